@@ -1,0 +1,48 @@
+# Everything here needs Python 3.11 to 3.13, git and make, and installs into .venv, nowhere else.
+#   make demo   trains DevNet on two ranks, on data that ships with scikit-learn
+#   make test   runs the test suite (TESTS="-m slow" and the like choose another part of it)
+#   make lint   runs the linters, the type checker and the layer rules
+#   make clean  removes what these made, runs and caches included
+VENV := .venv
+BIN := $(VENV)/bin
+SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c '$(SUITABLE)' >/dev/null 2>&1 && { echo $$python; break; }; done)
+INPUTS := pyproject.toml constraints.txt
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TESTS ?=
+
+.PHONY: demo test lint clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/zoo train devnet --parallel ddp
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# A stamp is older than its inputs when they changed: then pip looks again.
+$(VENV)/installed: $(INPUTS) | $(VENV)/created
+	@echo "Installing into $(VENV) (PyTorch is large: the first time takes some minutes)"
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(INPUTS) | $(VENV)/created
+	@echo "Installing into $(VENV) with the test tools (PyTorch is large: the first time takes some minutes)"
+	$(PIP_INSTALL) --editable ".[test]"
+	@touch $@ $(VENV)/installed
+
+$(VENV)/created:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 with venv found: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
