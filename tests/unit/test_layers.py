@@ -86,7 +86,7 @@ def test_the_import_contracts_catch(source: str, target: str, tmp_path: Path) ->
 def questions_about_strategies(source: str) -> Iterator[str]:
     """Every `isinstance` or `issubclass` in `source` against something imported from `parallel`."""
     tree = ast.parse(source)
-    imported = set()
+    imported: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "parallel":
             imported.update(alias.asname or alias.name for alias in node.names)

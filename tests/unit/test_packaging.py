@@ -15,7 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def modules_after(code: str) -> set[str]:
-    """The names in `sys.modules` of a new interpreter that ran `code` (-P: on what is installed, not the folder)."""
+    """The names in `sys.modules` of a new interpreter that ran `code`, without the folder on its path."""
     report = "import sys\nprint()\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"{code}\n{report}"], capture_output=True, text=True, check=False
