@@ -1,0 +1,74 @@
+"""Gradients summed over ranks by the reducer of torch's DistributedDataParallel, overlapped with backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from parallel.engine import Engine
+from parallel.errors import ParallelError
+from parallel.net import Net
+
+
+class DDP(Engine):
+    """Replicas of the model on the ranks of the "replicate" axis.
+
+    The reducer is armed before each reducing backward, not by a wrapper's forward: so any method of the net, several
+    forwards, and nets that another optimizer's backward runs through need no care. Until it is armed it ignores gradients.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ("replicate",)
+
+    def place(self, net: Net) -> None:
+        trainable = [parameter for parameter in net.module.parameters() if parameter.requires_grad]
+        if not trainable:
+            return
+        net.state = ddp = DistributedDataParallel(
+            net.module,
+            process_group=self.world.data,
+            init_sync=False,
+            find_unused_parameters=bool(net.plan.optional),
+        )
+        if not net.plan.optional:
+            _fix_buckets(ddp, trainable)
+
+    def grad_factor(self) -> float:
+        return float(self.world.data_size)
+
+    def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
+        if last:
+            for net in nets:
+                if net.state is not None:
+                    _arm(net.state, loss)
+
+    def after_backward(self, nets: Sequence[Net], last: bool) -> None:
+        if not last:
+            return
+        for net in nets:
+            if net.state is not None and not net.plan.optional:
+                for name, parameter in net.module.named_parameters():
+                    if parameter.grad is None and parameter.requires_grad:
+                        raise ParallelError(
+                            f"parameter {name!r} of {type(net.module).__name__} got no gradient; if some steps skip its "
+                            "module on all ranks, name it in Plan(optional=...), else freeze it with requires_grad_(False)"
+                        )
+
+
+def _arm(ddp: DistributedDataParallel, loss: Tensor) -> None:
+    ddp.reducer.prepare_for_backward([loss] if ddp.find_unused_parameters else [])
+
+
+def _fix_buckets(ddp: DistributedDataParallel, trainable: Sequence[torch.nn.Parameter]) -> None:
+    """Lets the reducer settle its buckets now, by a backward in the parameters' order, instead of after the first step.
+
+    Otherwise the first step of a resumed run sums in another order than the same step of an unbroken one.
+    """
+    _arm(ddp, trainable[0])
+    torch.stack([parameter.sum() * 0.0 for parameter in trainable]).sum().backward()
+    ddp.reducer._rebuild_buckets()
+    for parameter in trainable:
+        parameter.grad = None

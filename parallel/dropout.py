@@ -1,0 +1,128 @@
+"""Dropout whose masks belong to the sample: the modules that ``wrap`` puts in place of a model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from parallel import rng
+from parallel.batch import Batch
+from parallel.errors import ParallelError
+
+
+class CurrentPart:
+    """The part being computed, for modules that draw; a second call in one part draws anew."""
+
+    def __init__(self) -> None:
+        self.part: Batch | None = None
+        self._calls: dict[str, int] = {}
+
+    def set(self, part: Batch | None) -> None:
+        self.part = part
+        self._calls.clear()
+
+    def next_call(self, name: str) -> int:
+        call = self._calls.get(name, 0)
+        self._calls[name] = call + 1
+        return call
+
+    def snapshot(self) -> tuple[Batch | None, dict[str, int]]:
+        """What is needed to draw the same numbers again, when activations are recomputed."""
+        return self.part, dict(self._calls)
+
+    def restore(self, snapshot: tuple[Batch | None, dict[str, int]]) -> None:
+        self.part, calls = snapshot
+        self._calls = dict(calls)
+
+
+class KeyedDropout(nn.Module):
+    """Zeroes elements, or whole channels or rows, with probability ``p``; the mask is keyed by step, layer and sample.
+
+    Args:
+        p: the probability of being dropped, rounded to 1/65,536.
+        keep_dims: how many leading axes the mask has of its own (None: all; 1: rows; 2: rows and channels).
+        name: the layer's name in its model. current: where the rows' global positions come from.
+    """
+
+    def __init__(self, p: float, keep_dims: int | None, name: str, current: CurrentPart) -> None:
+        super().__init__()
+        self.p = p
+        self.keep_dims = keep_dims
+        self.name = name
+        self._current = current
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        part = self._current.part
+        if part is None:
+            raise ParallelError(
+                f"dropout layer {self.name!r}: no batch is being computed; run the forward pass inside "
+                "`for part in p.parts(batch)`, so that its masks can follow the samples"
+            )
+        rows = len(part)
+        copies, rest = divmod(x.shape[0], rows) if rows else (1, x.shape[0])
+        if rest:
+            raise ParallelError(
+                f"dropout layer {self.name!r}: its input has {x.shape[0]} rows where the part has {rows}; "
+                "the first axis must hold the samples (or whole copies of them)"
+            )
+        shape = tuple(x.shape[1:])
+        if self.keep_dims is not None:
+            own = self.keep_dims - 1
+            shape = shape[:own] + (1,) * (len(shape) - own)
+        key = part.key(f"dropout/{self.name}/{self._current.next_call(self.name)}")
+        per_row = (copies, *shape) if copies != 1 else shape  # copies of the rows stack along the first axis
+        keep, probability = rng.keep_mask(key, part.position, per_row, self.p)
+        if copies != 1:
+            keep = keep.transpose(0, 1).reshape(x.shape[0], *shape)
+        scale = 1.0 / probability if probability else 0.0
+        return x * (keep * torch.tensor(scale, dtype=x.dtype, device=x.device))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, keep_dims={self.keep_dims}"
+
+
+# By class name where the class lives in a library that this package does not know: timm's DropPath.
+_KEYED: dict[str, Callable[[nn.Module], tuple[float, int | None]]] = {
+    "Dropout": lambda module: (module.p, None),
+    "Dropout1d": lambda module: (module.p, 2),
+    "Dropout2d": lambda module: (module.p, 2),
+    "Dropout3d": lambda module: (module.p, 2),
+    "DropPath": lambda module: (module.drop_prob or 0.0, 1),
+    "StochasticDepth": lambda module: (module.p, 1),
+}
+
+
+def key_dropout(model: nn.Module, current: CurrentPart) -> None:
+    """Replaces the dropout layers of ``model`` in place; refuses by name those whose draws cannot be keyed."""
+    for name, parent in list(model.named_modules()):
+        _refuse(name, parent)
+        for child_name, child in list(parent.named_children()):
+            full = f"{name}.{child_name}" if name else child_name
+            options = _KEYED.get(type(child).__name__)
+            if options is None or isinstance(child, KeyedDropout):
+                continue
+            p, keep_dims = options(child)
+            keyed = KeyedDropout(p, keep_dims, full, current).train(child.training)
+            setattr(parent, child_name, keyed)
+    if type(model).__name__ in _KEYED:
+        raise ParallelError(f"a bare {type(model).__name__} cannot be wrapped; wrap the model that holds it")
+
+
+def _refuse(name: str, module: nn.Module) -> None:
+    kind = type(module).__name__
+    drop = 0.0
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        drop = float(module.dropout)
+    elif isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout | nn.RReLU):
+        drop = 1.0
+    elif kind == "StochasticDepth" and module.mode != "row":
+        raise ParallelError(f"{name!r}: StochasticDepth(mode='batch') drops by batch, not by sample; use mode='row'")
+    if drop:
+        raise ParallelError(
+            f"{name!r}: {kind} draws its random numbers inside torch, where they cannot follow the sample; "
+            "set its dropout to 0 and put an nn.Dropout beside it"
+        )

@@ -1,0 +1,47 @@
+"""Exponential moving averages of weights, right under sharding since each rank averages the shard it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from parallel.tensors import local
+
+
+class EMA:
+    """``average = decay * average + (1 - decay) * weights`` after each step; buffers are copied.
+
+    Usable as a context, ``with ema.applied():``, within which the net holds the averages (for evaluation and saving).
+    """
+
+    def __init__(self, net: nn.Module, decay: float) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"EMA decay is {decay}; it must be in [0, 1)")
+        self.net = net
+        self.decay = decay
+        self.average: dict[str, Tensor] = {name: local(p).detach().clone() for name, p in net.named_parameters()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        weights = [local(parameter) for parameter in self.net.parameters()]
+        torch._foreach_lerp_(list(self.average.values()), weights, 1.0 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Swaps the averages into the net, and the weights back afterwards."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, parameter in self.net.named_parameters():
+            held = local(parameter)
+            kept = held.clone()
+            held.copy_(self.average[name])
+            self.average[name].copy_(kept)

@@ -1,0 +1,49 @@
+"""One way of spreading models over one part of the ranks. A strategy is one engine, or two on a two-dimensional mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parallel.mesh import World
+from parallel.net import Net
+
+
+class Engine:
+    """What differs from one process. The base class is one process: override what your way does otherwise.
+
+    Attributes:
+        axes: the mesh axes it spreads over: "replicate" and "shard" cut the global batch, "tensor" does not.
+        adds: gradients of a second backward after the reduction are added right (else the strategy keeps them apart).
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    adds: ClassVar[bool] = False
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def place(self, net: Net) -> None:
+        """Spreads the module's parameters, in place; every rank holds rank 0's weights when it is called."""
+
+    def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
+        """Called before each backward through ``nets``; gradients are to be summed over ranks when ``last``."""
+
+    def after_backward(self, nets: Sequence[Net], last: bool) -> None:
+        """Called after it."""
+
+    def before_freeze(self, net: Net) -> None:
+        """Called before parameters' ``requires_grad`` changes."""
+
+    def grad_factor(self) -> float:
+        """What the engine's reduction divides by: a backward starts from it, so that gradients are sums."""
+        return 1.0
+
+    def make_optimizer(
+        self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
+    ) -> torch.optim.Optimizer:
+        """The torch optimizer over this rank's parameters."""
+        return cls(groups, **options)

@@ -1,0 +1,151 @@
+"""One ``torch.optim`` optimizer over the local shards of one or several nets, and what surrounds its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from parallel.errors import ParallelError
+from parallel.gradients import GradNorm
+from parallel.interface import StepInfo
+from parallel.tensors import local, local_grad
+
+if TYPE_CHECKING:
+    from parallel.net import Net
+
+Groups = Callable[[str, nn.Parameter], Mapping[str, Any] | None]
+Factory = Callable[[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]], torch.optim.Optimizer]
+
+# Optimizers that treat each number by itself give a shard what they would give it within the whole.
+ELEMENTWISE = frozenset(
+    "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
+)
+
+
+@dataclass
+class Scaler:
+    """The loss scale of fp16-mixed (Micikevicius et al. 2018, section 3.2): halved on overflow, doubled after 2,000 steps."""
+
+    scale: float = 65536.0
+    good_steps: int = 0
+    interval: int = 2000
+
+    def update(self, overflow: bool) -> None:
+        if overflow:
+            self.scale, self.good_steps = self.scale / 2.0, 0
+            return
+        self.good_steps += 1
+        if self.good_steps == self.interval:
+            self.scale, self.good_steps = self.scale * 2.0, 0
+
+
+@dataclass(slots=True)
+class Slot:
+    """A parameter as the optimizer sees it: ``shard`` shares memory with this rank's piece of ``parameter``."""
+
+    name: str
+    parameter: nn.Parameter
+    shard: nn.Parameter
+
+
+class Optimizer:
+    """Made by ``p.optimizer``, stepped by ``p.step``."""
+
+    def __init__(
+        self,
+        nets: Sequence[Net],
+        cls: type[torch.optim.Optimizer],
+        *,
+        lr: float,
+        groups: Groups | None,
+        schedule: Callable[[int], float] | None,
+        clip_norm: float | None,
+        scaler: Scaler | None,
+        options: dict[str, Any],
+        factory: Factory,
+    ) -> None:
+        self.nets = list(nets)
+        self.schedule = schedule
+        self.clip_norm = clip_norm
+        self.scaler = scaler
+        self.steps = 0  # steps taken, skipped ones included: the argument of ``schedule``
+        self.slots, grouped = _group(self.nets, groups, lr)
+        if not self.slots:
+            raise ParallelError("the optimizer has no parameter that requires a gradient")
+        if cls.__name__ not in ELEMENTWISE and any(slot.shard is not slot.parameter for slot in self.slots):
+            raise ParallelError(
+                f"{cls.__name__} needs whole tensors and the parameters are sharded; use one of "
+                f"{', '.join(sorted(ELEMENTWISE))}, or a strategy that does not shard"
+            )
+        self._l2 = [(index, l2) for index, (l2, _) in enumerate(grouped) if l2]
+        self._members = [members for _, (members, _) in ((l2, pair) for l2, pair in grouped)]
+        self.torch = factory(cls, [{"params": [s.shard for s in m], **o} for _, (m, o) in grouped], {"lr": lr, **options})
+        self._base_lr = [group["lr"] for group in self.torch.param_groups]
+        self._sharded = [slot for slot in self.slots if slot.shard is not slot.parameter]
+        self._norm = GradNorm([slot.parameter for slot in self.slots])
+
+    @torch.no_grad()
+    def step(self) -> StepInfo:
+        """Unscales, adds ``l2``, takes the norm, clips, steps and clears the gradients."""
+        for slot in self._sharded:
+            slot.shard.grad = local_grad(slot.parameter)
+        held = [(index, slot.shard.grad) for index, slot in enumerate(self.slots) if slot.shard.grad is not None]
+        grads: list[Tensor] = [grad for _, grad in held]  # type: ignore[misc]
+        if self.scaler is not None and grads:
+            torch._foreach_mul_(grads, 1.0 / self.scaler.scale)
+        self._add_l2()
+        norm = self._norm([index for index, _ in held], grads)
+        if self.clip_norm is not None and grads:
+            torch._foreach_mul_(grads, (self.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
+        lr = self._set_lr()
+        skipped = self.scaler is not None and not bool(torch.isfinite(norm))
+        if not skipped:
+            self.torch.step()
+        if self.scaler is not None:
+            self.scaler.update(skipped)
+        self.zero_grad()
+        self.steps += 1
+        return StepInfo(norm, lr, skipped)
+
+    def zero_grad(self) -> None:
+        for slot in self.slots:
+            slot.parameter.grad = None
+            slot.shard.grad = None
+
+    def _add_l2(self) -> None:
+        for index, l2 in self._l2:
+            held = [slot.shard for slot in self._members[index] if slot.shard.grad is not None]
+            if held:  # the gradient of l2 * ||w||**2
+                torch._foreach_add_([shard.grad for shard in held], held, alpha=2.0 * l2)
+
+    def _set_lr(self) -> float:
+        if self.schedule is not None:
+            factor = self.schedule(self.steps)
+            for group, base in zip(self.torch.param_groups, self._base_lr, strict=True):
+                group["lr"] = base * factor
+        return float(self.torch.param_groups[0]["lr"])
+
+
+def _group(
+    nets: Sequence[Net], groups: Groups | None, lr: float
+) -> tuple[list[Slot], list[tuple[float, tuple[list[Slot], dict[str, Any]]]]]:
+    """The slots in order, and for each set of equal options (l2, (its slots, the options torch knows))."""
+    slots: list[Slot] = []
+    grouped: dict[str, tuple[float, tuple[list[Slot], dict[str, Any]]]] = {}
+    for net in nets:
+        for name, parameter in net.module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            piece = local(parameter)
+            shard = parameter if piece is parameter else nn.Parameter(piece.detach())
+            slot = Slot(name, parameter, shard)
+            slots.append(slot)
+            options = dict((groups(name, parameter) if groups else None) or {})
+            l2 = float(options.pop("l2", 0.0))
+            key = repr((l2, sorted(options.items())))
+            grouped.setdefault(key, (l2, ([], options)))[1][0].append(slot)
+    return slots, list(grouped.values())

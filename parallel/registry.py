@@ -1,0 +1,113 @@
+"""Names and specs ("fsdp+tp") of strategies; other people's come through entry points. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from parallel.errors import ParallelError
+
+ENTRY_POINTS = "parallel_zoo.strategies"
+
+
+@dataclass(frozen=True)
+class StrategyEntry:
+    """A strategy as the command line and ``launch`` know it.
+
+    Attributes:
+        summary: what it does, one line.
+        engine: the :class:`parallel.engine.Engine` subclass, or "module:Class" so that listing imports no torch.
+        kind: "one" process; "data" cuts the global batch; "tensor" cuts layers. A spec joins one of each at most.
+        ranks: how many ranks it needs at least to be what it says.
+    """
+
+    name: str
+    summary: str
+    engine: str | type[Any]
+    kind: str = "data"
+    ranks: int = 1
+
+    def load(self) -> type[Any]:
+        if not isinstance(self.engine, str):
+            return self.engine
+        module, _, attribute = self.engine.partition(":")
+        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+
+
+_ENTRIES: dict[str, StrategyEntry] = {}
+
+
+def register(entry: StrategyEntry) -> StrategyEntry:
+    """Adds a strategy; a name that is taken is an error."""
+    if entry.name in _ENTRIES:
+        raise ParallelError(f"a strategy named {entry.name!r} is registered already")
+    _ENTRIES[entry.name] = entry
+    return entry
+
+
+for _entry in (
+    StrategyEntry("single", "one process, the reference for all", "parallel.single:Single", kind="one"),
+    StrategyEntry("ddp", "the batch is split, gradients are summed (torch DDP)", "parallel.ddp:DDP"),
+):
+    register(_entry)
+
+
+def entries() -> list[StrategyEntry]:
+    """Every strategy, our own first."""
+    _load_entry_points()
+    return list(_ENTRIES.values())
+
+
+def resolve(spec: str) -> list[StrategyEntry]:
+    """The entries of a spec, tensor parallel first, as they are applied.
+
+    Raises:
+        ParallelError: an unknown name (with the nearest), or names that do not combine.
+    """
+    _load_entry_points()
+    if spec in _ENTRIES:
+        return [_ENTRIES[spec]]
+    names = spec.split("+")
+    for name in names:
+        if name not in _ENTRIES:
+            near = difflib.get_close_matches(name, _ENTRIES, n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ParallelError(f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)})")
+    found = [_ENTRIES[name] for name in names]
+    if sorted(entry.kind for entry in found) != ["data", "tensor"]:
+        raise ParallelError(f"strategy {spec!r}: a combination is one that cuts the batch and one that cuts layers, as ddp+tp")
+    return sorted(found, key=lambda entry: entry.kind, reverse=True)
+
+
+def default_ranks(spec: str, devices: int) -> int:
+    """How many ranks to start where nobody says: the devices, or on a machine without, the fewest that show the way."""
+    found = resolve(spec)
+    if found[0].kind == "one":
+        return 1
+    fewest = 2
+    for entry in found:
+        fewest = max(fewest, entry.ranks * (len(found)))
+    return devices if devices >= fewest else fewest
+
+
+def check_ranks(spec: str, nproc: int, sizes: Sequence[int] = ()) -> None:
+    """Raises where a spec cannot run on ``nproc`` ranks."""
+    found = resolve(spec)
+    if nproc < 1:
+        raise ParallelError(f"--nproc is {nproc}; it must be at least 1")
+    if found[0].kind == "one" and nproc != 1:
+        raise ParallelError(f"--nproc {nproc} with strategy {spec!r}, which is one process: leave it out, or take ddp")
+    for entry in found:
+        if nproc < entry.ranks:
+            raise ParallelError(f"strategy {spec!r} needs at least {entry.ranks} ranks, and --nproc is {nproc}")
+
+
+@cache
+def _load_entry_points() -> None:
+    for point in entry_points(group=ENTRY_POINTS):
+        register(point.load())

@@ -1,0 +1,102 @@
+"""Joins this process to its process group and makes its strategy."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from parallel import registry
+from parallel.errors import ParallelError
+from parallel.launch import Options, Place
+from parallel.mesh import DATA_AXES, lay_out
+from parallel.strategy import Strategy
+
+_TIMEOUT = timedelta(minutes=30)
+
+
+def create(spec: str, options: Options, place: Place) -> Strategy:
+    """The strategy of one rank; collective where there are several."""
+    entries = registry.resolve(spec)
+    classes = [entry.load() for entry in entries]
+    device = choose_device(options.device, place.local_rank)
+    axes = sorted((axis for cls in classes for axis in cls.axes), key=(*DATA_AXES, "tensor").index)
+    if axes:
+        _join(place, device)
+    elif place.size > 1:
+        raise ParallelError(f"strategy {spec!r} is one process, and {place.found} started {place.size}")
+    sizes = {"tensor": _tensor_size(spec, options.tp, place.size, len(axes))} if "tensor" in axes else {}
+    if "tensor" not in axes and options.tp is not None:
+        raise ParallelError(f"--tp {options.tp} with strategy {spec!r}, which splits no layers: take tp, ddp+tp or fsdp+tp")
+    try:
+        world = lay_out(axes, place.rank, place.size, place.local_rank, device, sizes)
+        return Strategy(
+            spec,
+            [cls(world) for cls in classes],
+            world,
+            precision=options.precision,
+            accumulate=options.accumulate,
+            local_batchnorm=options.local_batchnorm,
+            compile=options.compile,
+        )
+    except BaseException:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        raise
+
+
+def choose_device(asked: str | None, local_rank: int) -> torch.device:
+    """The device asked for, or a GPU of its own where there is one, or the CPU."""
+    kind = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cpu":
+        return torch.device("cpu")
+    if kind != "cuda":
+        raise ParallelError(f"device {kind!r} is not known here; it is cpu or cuda")
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ParallelError(f"rank {local_rank} of this machine has no GPU of its own: there are {count}")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _tensor_size(spec: str, tp: int | None, size: int, axes: int) -> int:
+    if tp is None:
+        return size if axes == 1 else 2
+    if size % tp:
+        raise ParallelError(f"--tp {tp} does not divide the {size} ranks of strategy {spec!r}")
+    return tp
+
+
+def _join(place: Place, device: torch.device) -> None:
+    if dist.is_initialized():
+        raise ParallelError("this process is in a process group already; a strategy makes its own")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    store: dist.Store
+    if place.size == 1:
+        store = dist.HashStore()
+    elif place.address.startswith("file:"):
+        store = _meet(Path(place.address.removeprefix("file:")), place)
+    else:  # torchrun's agent keeps the store; under SLURM rank 0 does
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        is_master = place.rank == 0 and not agent
+        store = dist.TCPStore(place.address, place.port, place.size, is_master, timeout=_TIMEOUT, multi_tenant=True)
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_TIMEOUT)
+
+
+def _meet(folder: Path, place: Place) -> dist.Store:
+    """A store that rank 0 opens on a port that the system picks, so that no two runs ever ask for the same one."""
+    note = folder / "port"
+    if place.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, place.size, True, wait_for_workers=False, timeout=_TIMEOUT)
+        draft = folder / "port.draft"
+        draft.write_text(str(store.port))
+        draft.rename(note)
+        return store
+    while not note.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(note.read_text()), place.size, False, timeout=_TIMEOUT)

@@ -1,0 +1,327 @@
+"""``Strategy``: the contract, carried by engines. All that does not depend on the engine is here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from parallel import checkpoint
+from parallel.batch import Batch, Nest, map_nest
+from parallel.batchnorm import has_batchnorm, synchronise_batchnorm
+from parallel.collectives import all_reduce, broadcast_object, gather_rows
+from parallel.dropout import CurrentPart, key_dropout
+from parallel.ema import EMA
+from parallel.engine import Engine
+from parallel.errors import ParallelError
+from parallel.interface import Parallel, Precision, StepInfo
+from parallel.loader import Loader
+from parallel.mesh import World
+from parallel.net import Net
+from parallel.optimizer import Optimizer, Scaler
+from parallel.plan import Plan
+
+_AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+
+
+class Strategy(Parallel):
+    """One or two engines over a world of ranks.
+
+    Args:
+        engines: in the order in which they are applied to a module (tensor parallel first).
+        local_batchnorm: let each rank normalise by its own rows, which does not equal one process.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        engines: Sequence[Engine],
+        world: World,
+        *,
+        precision: Precision = "fp32",
+        accumulate: int = 1,
+        local_batchnorm: bool = False,
+        compile: bool = False,
+    ) -> None:
+        if precision == "bf16-mixed" and world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise ParallelError("this device has no bfloat16: use precision fp16-mixed")
+        self.spec = spec
+        self.engines = list(engines)
+        self.world = world
+        self.rank, self.world_size, self.local_rank = world.rank, world.size, world.local_rank
+        self.data_rank, self.data_size = world.data_rank, world.data_size
+        self.device = world.device
+        self.precision = precision
+        self.accumulate = accumulate
+        self.local_batchnorm = local_batchnorm
+        self.compile = compile
+        self._dtype = torch.float64 if precision == "fp64" else torch.float32
+        self._nets: list[Net] = []
+        self._current = CurrentPart()
+        self._last_part = True
+        self._seeds: dict[tuple[float, torch.dtype], Tensor] = {}
+        self._grad_factor = 1.0
+        for engine in self.engines:
+            self._grad_factor *= engine.grad_factor()
+
+    # Building
+
+    def wrap(self, model: nn.Module | Callable[[], nn.Module], plan: Plan | None = None) -> nn.Module:
+        module = model if isinstance(model, nn.Module) else model()
+        if any(net.module is module for net in self._nets):
+            raise ParallelError(f"this {type(module).__name__} is wrapped already")
+        plan = plan or Plan()
+        plan.check(module)
+        module.to(self.device, self._dtype)
+        self._normalisation(module)
+        key_dropout(module, self._current)
+        self._same_start(module)
+        net = Net(module, plan)
+        for engine in self.engines:
+            engine.place(net)
+        self._nets.append(net)
+        return module
+
+    def optimizer(
+        self,
+        nets: nn.Module | Sequence[nn.Module],
+        cls: type[torch.optim.Optimizer],
+        *,
+        lr: float,
+        groups: Callable[[str, nn.Parameter], Mapping[str, Any] | None] | None = None,
+        schedule: Callable[[int], float] | None = None,
+        clip_norm: float | None = None,
+        **options: Any,
+    ) -> Optimizer:
+        modules = [nets] if isinstance(nets, nn.Module) else list(nets)
+        return Optimizer(
+            [self._net(module) for module in modules],
+            cls,
+            lr=lr,
+            groups=groups,
+            schedule=schedule,
+            clip_norm=clip_norm,
+            scaler=Scaler() if self.precision == "fp16-mixed" else None,
+            options=options,
+            factory=self._make_optimizer,
+        )
+
+    def ema(self, net: nn.Module, decay: float) -> EMA:
+        average = EMA(net, decay)
+        self._net(net).emas.append(average)
+        return average
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        sampler: Callable[[int], Tensor] | None = None,
+        drop_last: bool = False,
+        workers: int = 0,
+    ) -> Loader:
+        return Loader(
+            dataset,
+            batch_size,
+            rank=self.data_rank,
+            size=self.data_size,
+            move=self._move,
+            device=self.device,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            drop_last=drop_last,
+            workers=workers,
+            before_epoch=self._check_tail,
+        )
+
+    # One step
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        if self.accumulate == 1:
+            self._current.set(batch)
+            yield batch
+            self._current.set(None)
+            return
+        try:
+            for number, part in enumerate(batch.split(self.accumulate), start=1):
+                self._last_part = number == self.accumulate
+                self._current.set(part)
+                yield part
+        finally:
+            self._last_part = True
+            self._current.set(None)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        dtype = _AUTOCAST.get(self.precision)
+        if dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype)  # type: ignore[return-value]
+
+    def backward(self, loss: Tensor, opt: Optimizer) -> None:
+        last = self._last_part
+        for net in opt.nets:
+            if net.reduced and not last:
+                raise ParallelError("backward after the gradients were reduced: call p.step first")
+        others = self._others(opt) if len(self._nets) > len(opt.nets) else []
+        kept = self._keep_reduced(opt) if last else None
+        for engine in self.engines:
+            engine.before_backward(opt.nets, loss, last)
+        loss.backward(gradient=self._seed(loss, opt))
+        for engine in self.engines:
+            engine.after_backward(opt.nets, last)
+        for parameter, grad in kept or ():
+            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        for parameter in others:
+            parameter.grad = None
+        for net in opt.nets:
+            net.pending, net.reduced = True, last
+
+    def step(self, opt: Optimizer) -> StepInfo:
+        for net in opt.nets:
+            if not net.reduced:
+                raise ParallelError("p.step without a backward on the last of p.parts(batch): there is no whole gradient")
+            net.pending = net.reduced = False
+        info = opt.step()
+        for net in opt.nets:
+            for average in net.emas:
+                average.update()
+        return info
+
+    @contextmanager
+    def frozen(self, *nets: nn.Module) -> Iterator[None]:
+        records = [self._net(net) for net in nets]
+        changed: list[nn.Parameter] = []
+        for net in records:
+            for engine in self.engines:
+                engine.before_freeze(net)
+            changed += [parameter for parameter in net.module.parameters() if parameter.requires_grad]
+        for parameter in changed:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for net in records:
+                for engine in self.engines:
+                    engine.before_freeze(net)
+            for parameter in changed:
+                parameter.requires_grad_(True)
+
+    # Values over ranks
+
+    def gather(self, values: Nest, index: Tensor) -> Nest:
+        places = gather_rows(index.to(self.device), self.world.data)
+        order = torch.argsort(places, stable=True)
+        return map_nest(lambda rows: gather_rows(rows.detach(), self.world.data).index_select(0, order), values)
+
+    def sum(self, value: Tensor) -> Tensor:
+        return all_reduce(value.detach().clone(), self.world.data)
+
+    def mean(self, value: Tensor) -> Tensor:
+        return self.sum(value) / self.data_size
+
+    def broadcast(self, value: Any) -> Any:
+        return broadcast_object(value, self.world.all)
+
+    def barrier(self) -> None:
+        if self.world.all is not None:
+            dist.barrier(group=self.world.all)
+
+    # State
+
+    def state_dict(self, net: nn.Module) -> dict[str, Tensor]:
+        return checkpoint.full_state(self._net(net).module, self.is_main)
+
+    def load_state_dict(self, net: nn.Module, state: Mapping[str, Tensor]) -> None:
+        checkpoint.load_full_state(self._net(net).module, state, self.world.all)
+
+    def close(self) -> None:
+        self._nets.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    # Inside
+
+    def _net(self, module: nn.Module) -> Net:
+        for net in self._nets:
+            if net.module is module:
+                return net
+        raise ParallelError(f"this {type(module).__name__} was not made by p.wrap")
+
+    def _normalisation(self, module: nn.Module) -> None:
+        if self.local_batchnorm or not has_batchnorm(module):
+            return
+        if self.accumulate > 1:
+            raise ParallelError(
+                f"BatchNorm in {type(module).__name__} over {self.accumulate} parts cannot equal one batch: "
+                "use accumulate 1, or --local-batchnorm to let each part normalise by its own rows"
+            )
+        if self.data_size > 1:
+            synchronise_batchnorm(module, self.world.data)
+
+    def _same_start(self, module: nn.Module) -> None:
+        if self.world.all is not None:
+            with torch.no_grad():
+                for tensor in (*module.parameters(), *module.buffers()):
+                    dist.broadcast(tensor.detach(), src=0, group=self.world.all)
+
+    def _make_optimizer(
+        self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
+    ) -> torch.optim.Optimizer:
+        return self.engines[-1].make_optimizer(cls, groups, options)
+
+    def _move(self, nest: Nest) -> Nest:
+        def move(tensor: Tensor) -> Tensor:
+            dtype = self._dtype if tensor.is_floating_point() else None
+            return tensor.to(self.device, dtype, non_blocking=True)
+
+        return map_nest(move, nest)
+
+    def _check_tail(self, loader: Loader, rows: int) -> None:
+        if rows > 1 or loader.batch_size == 1 and not loader.shuffle:
+            return
+        for net in self._nets:
+            for name, module in net.module.named_modules():
+                if module.training and isinstance(module, nn.BatchNorm1d):
+                    raise ParallelError(
+                        f"the last batch of an epoch holds one row, over which BatchNorm ({name}) has no variance: "
+                        "drop the last batch (drop_last) or choose another batch size"
+                    )
+
+    def _seed(self, loss: Tensor, opt: Optimizer) -> Tensor:
+        """The gradient that backward starts from: undoes the engine's averaging and applies the loss scale."""
+        value = self._grad_factor * (opt.scaler.scale if opt.scaler is not None else 1.0)
+        seed = self._seeds.get((value, loss.dtype))
+        if seed is None:
+            seed = self._seeds[value, loss.dtype] = torch.tensor(value, dtype=loss.dtype, device=loss.device)
+        return seed
+
+    def _others(self, opt: Optimizer) -> list[nn.Parameter]:
+        """Trainable parameters of nets that this backward is not for; what it adds to them is thrown away."""
+        found: list[nn.Parameter] = []
+        for net in self._nets:
+            if net in opt.nets:
+                continue
+            trainable = [parameter for parameter in net.module.parameters() if parameter.requires_grad]
+            if trainable and net.pending:
+                raise ParallelError(
+                    f"{type(net.module).__name__} has gradients that no p.step has used yet, and this backward is for "
+                    "another optimizer: step first, or put p.frozen(net) round this backward"
+                )
+            found += trainable
+        return found
+
+    def _keep_reduced(self, opt: Optimizer) -> list[tuple[nn.Parameter, Tensor]]:
+        """Sums of an earlier backward, set aside where the engine would reduce them a second time."""
+        if all(engine.adds for engine in self.engines) or not any(net.reduced for net in opt.nets):
+            return []
+        kept = [(slot.parameter, slot.parameter.grad) for slot in opt.slots if slot.parameter.grad is not None]
+        for parameter, _ in kept:
+            parameter.grad = None
+        return kept  # type: ignore[return-value]

@@ -1,0 +1,109 @@
+"""One pool of gloo ranks for the whole test session: a rank's process starts in seconds, a case on it in milliseconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+RANKS = 4
+TIMEOUT = 120.0  # seconds a case may take
+
+
+class CaseError(AssertionError):
+    """A rank raised; carries that rank's traceback."""
+
+
+class Pool:
+    """``run`` calls a function on the first ``n`` ranks, each with a ``Parallel`` of its own."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._ranks: list[tuple[Any, Connection]] = []
+
+    def run(self, function: Callable[..., Any], spec: str, n: int, *args: Any, **options: Any) -> list[Any]:
+        """Every rank's value of ``function(p, *args)``, in rank order.
+
+        Args:
+            function: a module-level function of a test module.
+            options: fields of :class:`parallel.launch.Options`, such as ``precision="fp64"``.
+        """
+        self._start(n)
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in range(n):
+                self._ranks[rank][1].send((list(sys.path), function, spec, n, rank, folder, args, options))
+            pending = {self._ranks[rank][1]: rank for rank in range(n)}
+            values: dict[int, Any] = {}
+            while pending:
+                ready = wait(list(pending), TIMEOUT)
+                if not ready:
+                    self.close()
+                    raise CaseError(f"no answer from ranks {sorted(pending.values())} within {TIMEOUT} s")
+                for connection in ready:
+                    rank = pending.pop(connection)  # type: ignore[index]
+                    try:
+                        good, value = connection.recv()  # type: ignore[union-attr]
+                    except EOFError:
+                        good, value = False, "the rank's process died"
+                    if not good:
+                        self.close()  # its peers may wait for it in a collective
+                        raise CaseError(f"rank {rank} of {n} under {spec}:\n{value}")
+                    values[rank] = value
+        return [values[rank] for rank in range(n)]
+
+    def close(self) -> None:
+        for process, connection in self._ranks:
+            connection.close()
+            process.terminate()
+        for process, _ in self._ranks:
+            process.join()
+        self._ranks.clear()
+
+    def _start(self, n: int) -> None:
+        if self._ranks:
+            return
+        kept = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")}
+        os.environ["OMP_NUM_THREADS"] = "1"
+        if sys.platform == "linux":
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        try:
+            for _ in range(RANKS):
+                ours, theirs = self._context.Pipe()
+                process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                self._ranks.append((process, ours))
+        finally:
+            for name, value in kept.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def _serve(connection: Connection) -> None:
+    from parallel.launch import Options, Place
+    from parallel.setup import create
+
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        try:
+            path, function, spec, n, rank, folder, args, options = request
+            address = f"file:{folder}" if n > 1 else ""
+            p = create(spec, Options(**options), Place(rank, n, rank, address, 0, "launch"))
+            try:
+                value = function(p, *args)
+            finally:
+                p.close()
+        except BaseException:
+            connection.send((False, traceback.format_exc()))
+        else:
+            connection.send((True, value))
