@@ -1,0 +1,117 @@
+"""Which column is the label, and what its values mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from zoo_datasets.errors import InputError, listed, place
+
+__all__ = ["ANOMALY_WORDS", "LABEL_NAMES", "NORMAL_WORDS", "binary_labels", "label_column"]
+
+LABEL_NAMES = ("class", "label", "target", "y")
+NORMAL_WORDS = frozenset({"normal", "inlier", "nominal", "false", "no"})
+ANOMALY_WORDS = frozenset({"anomaly", "outlier", "true", "yes"})
+
+_ACCEPTED = "0/1, -1/1 (the higher is the anomaly), normal/anomaly, inlier/outlier, false/true or no/yes"
+_MISSING_WORDS = frozenset({"", "nan"})
+
+
+def label_column(columns: Sequence[str], label: str | None, source: str, required: bool) -> str | None:
+    """Find the label column.
+
+    Args:
+        columns: the names in the file.
+        label: the name the user gave; None looks for one of ``LABEL_NAMES`` in any case.
+        source: for messages.
+        required: whether its absence is an error.
+
+    Returns:
+        The column's name as the file writes it, or None where it is absent and not required.
+
+    Raises:
+        InputError: absent though required, or more than one column could be it.
+    """
+    if label is not None:
+        found = [name for name in columns if name == label]
+    else:
+        found = [name for name in columns if name.casefold() in LABEL_NAMES]
+    if len(found) > 1:
+        raise InputError(f"{source}: {listed(found)} could each be the label; choose one with --label")
+    if found:
+        return found[0]
+    if not required:
+        return None
+    wanted = (
+        f"no label column {label!r}" if label is not None else "no label column (class, label, target, y)"
+    )
+    hint = " (is the header line missing?)" if all(_as_number(name) is not None for name in columns) else ""
+    raise InputError(
+        f"{source}: {wanted}; the columns are {listed(list(columns))}{hint}; name the label with --label"
+    )
+
+
+def binary_labels(values: np.ndarray, source: str, column: str | None = None) -> np.ndarray:
+    """Read labels of two classes as 0 (normal) and 1 (anomaly).
+
+    Accepted are booleans; the numbers {0, 1} or {-1, 1}, where the higher is the anomaly; and, in any case,
+    one word of ``NORMAL_WORDS`` with one of ``ANOMALY_WORDS``. Numbers and words written as text count alike.
+    One class alone is accepted here; see ``require_both_classes``.
+
+    Args:
+        values: [rows] of booleans, numbers, or objects (texts, None where missing).
+        source: for messages.
+        column: the label column's name, for messages.
+
+    Returns:
+        int64 [rows].
+
+    Raises:
+        InputError: a missing label (its row is named), or values that are not two known classes (listed).
+    """
+    if values.dtype == bool:
+        return values.astype(np.int64)
+    if values.dtype.kind not in "iuf":
+        return _labels_of_objects(values.tolist(), source, column)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise _missing(int(np.flatnonzero(np.isnan(values))[0]), source, column)
+    distinct = set(np.unique(values).tolist())
+    if not (distinct <= {0, 1} or distinct <= {-1, 1}):
+        raise _not_two_classes([f"{value:g}" for value in sorted(distinct)], source, column)
+    return (values == 1).astype(np.int64)
+
+
+def _labels_of_objects(values: list[object], source: str, column: str | None) -> np.ndarray:
+    words = ["" if value is None else str(value).strip().casefold() for value in values]
+    distinct = set(words)
+    if distinct & _MISSING_WORDS:
+        raise _missing(next(i for i, word in enumerate(words) if word in _MISSING_WORDS), source, column)
+    numbers = {word: _as_number(word) for word in distinct}
+    if all(number is not None for number in numbers.values()):
+        return binary_labels(np.array([numbers[word] for word in words], dtype=np.float64), source, column)
+    normal, anomaly = distinct & NORMAL_WORDS, distinct & ANOMALY_WORDS
+    if len(normal) > 1 or len(anomaly) > 1 or distinct - normal - anomaly:
+        seen = sorted({str(value).strip() for value in values})
+        raise _not_two_classes(seen, source, column)
+    return np.fromiter((word in anomaly for word in words), dtype=np.int64, count=len(words))
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def _missing(row: int, source: str, column: str | None) -> InputError:
+    return InputError(f"{place(source, row + 1, column)}: the label is missing")
+
+
+def _not_two_classes(seen: list[str], source: str, column: str | None) -> InputError:
+    return InputError(
+        f"{place(source, column=column)}: the labels are not two known classes; "
+        f"they may be {_ACCEPTED}, and are {listed(seen, most=6)}"
+    )
