@@ -1,6 +1,6 @@
 """Options: one dataclass a model, filled by one path from flags, a YAML file or a plain dict.
 
-A model's options are a frozen dataclass that inherits :class:`TrainConfig`. A string below a field is its help text::
+A model's options are a frozen dataclass that inherits :class:`TrainConfig`; strings below fields are help texts::
 
     @dataclass(frozen=True, kw_only=True)
     class MyConfig(TrainConfig):
@@ -11,8 +11,8 @@ A model's options are a frozen dataclass that inherits :class:`TrainConfig`. A s
             super().__post_init__()
             require(self.width >= 1, "width", f"must be at least 1, not {self.width}")
 
-A field ``known_outliers`` is ``--known-outliers`` as a flag, ``known_outliers`` (or ``known-outliers``) as a key; a tuple
-field takes several values (``--from 1 2 3``), ``n`` is ``-n``, and ``from_`` is ``--from``.
+A field ``known_outliers`` is ``--known-outliers`` as a flag, ``known_outliers`` or ``known-outliers`` as a key.
+A tuple takes several values (``--from 1 2 3``), a field ``n`` is ``-n``, and ``from_`` is ``--from``.
 """
 
 from __future__ import annotations
@@ -66,9 +66,42 @@ class LaunchConfig:
     """how the work is spread over ranks; `zoo list` shows the ways"""
     nproc: int | None = None
     """ranks; every GPU unless given, and 2 on a machine without"""
+    tp: int | None = None
+    """ranks that share one model, where the strategy splits layers"""
 
     def __post_init__(self) -> None:
-        require(self.nproc is None or self.nproc >= 1, "nproc", f"must be at least 1, not {self.nproc}")
+        for name in ("nproc", "tp"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, f"must be at least 1, not {value}")
+
+    def launch_options(self) -> dict[str, Any]:
+        """Keyword arguments of ``parallel.launch``."""
+        return {"nproc": self.nproc, "tp": self.tp}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(LaunchConfig):
+    """The options of a command that uses a trained model."""
+
+    run: Path
+    """a run directory, or a checkpoint in it"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(RunConfig):
+    """The options of ``zoo sample``; a model's own dataclass inherits them and adds its own."""
+
+    n: int = 10
+    """samples to draw"""
+    seed: int = 0
+    """of the samples' noise"""
+    output: Path | None = None
+    """CSV file to write; the samples are printed unless given"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.n >= 1, "n", f"must be at least 1, not {self.n}")
+        require(0 <= self.seed < 2**63, "seed", f"must be from 0 to 2**63 - 1, not {self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +122,10 @@ class TrainConfig(LaunchConfig):
     """precision of the computation"""
     accumulate: int = 1
     """parts that a global batch is cut into, to save memory; the numbers stay"""
+    compile: bool = False
+    """compile the model with torch.compile"""
+    local_batchnorm: bool = False
+    """let each rank normalise by its own rows; faster, but not what one process computes"""
     seed: int = 0
     """of initial weights, order of the data and all noise"""
     eval_every: int | None = None
@@ -107,6 +144,10 @@ class TrainConfig(LaunchConfig):
         require(self.epochs is None or self.steps is None, "steps", "and epochs exclude each other: give one")
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", self.default_epochs)
+
+    def launch_options(self) -> dict[str, Any]:
+        names = ("precision", "accumulate", "compile", "local_batchnorm")
+        return super().launch_options() | {name: getattr(self, name) for name in names}
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Global batches of the whole run; ``steps_per_epoch`` is ``len(loader)``."""
@@ -168,14 +209,13 @@ def from_flags(
         model: see :func:`from_dict`.
 
     Raises:
-        InputError: an unknown flag (names the nearest), a value of another type or out of range; names the flag.
+        InputError: an unknown flag (names the nearest), a value of another type or out of range.
     """
     parser = _flag_parser(cls, prog, description, positionals or {}, config_file)
     given = vars(parser.parse_args(list(argv)))
     file = given.pop("config", None)
     layers = [_dict_layer(cls, read_yaml(Path(file)), file, model)] if file is not None else []
-    names = {field: positional for field, positional in (positionals or {}).items()}
-    layers.append(_Layer(given, lambda field: names.get(field, flag(field))))
+    layers.append(_Layer(given, lambda field: (positionals or {}).get(field, flag(field))))
     return _fill(cls, layers)
 
 

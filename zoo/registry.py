@@ -1,14 +1,14 @@
 """The models that the zoo knows: its own, those of installed packages, and those registered by hand.
 
-A package adds its models through the entry-point group "parallel_zoo.models"; each entry point names a
-:class:`ModelEntry`. Strings are imported when they are needed, so that listing the models imports no torch.
+A package adds its models through the entry-point group "parallel_zoo.models": each entry point has the model's name and
+points at its :class:`ModelEntry`. Strings are imported when needed, so that listing the models imports no torch.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 GROUP = "parallel_zoo.models"
 
+# The zoo's own models, each described by its package.
+_OWN = {"devnet": "zoo.models.devnet:MODEL"}
+
 
 @dataclass(frozen=True)
 class ModelEntry:
@@ -31,12 +34,12 @@ class ModelEntry:
     Attributes:
         name: as in ``zoo train NAME``.
         summary: one line for ``zoo list``.
-        model: makes the bare module from the model's own arguments, which a trainer hands back as ``describe()["model"]``.
+        model: makes the bare module, from arguments that a trainer gives as ``describe()["model"]``.
         config: the options of its training, a dataclass that inherits :class:`zoo.config.TrainConfig`.
         trainer: the :class:`zoo.trainer.Trainer`.
-        sample: the options of ``zoo sample``, a dataclass that inherits :class:`zoo.config.LaunchConfig`, where the model
-            can draw samples.
-        convert: ``path -> zoo.run.Checkpoint``: reads a checkpoint that others published.
+        sample: where the model draws samples, the options of ``zoo sample``: a dataclass that inherits
+            :class:`zoo.config.SampleConfig`.
+        convert: reads a checkpoint that others published: path -> (config, description, weights by name).
     """
 
     name: str
@@ -52,18 +55,16 @@ class ModelEntry:
         return resolve(getattr(self, what))
 
 
-# The zoo's own. Alphabetical; each package holds MODEL, its entry.
-_OWN = ("zoo.models.devnet:MODEL",)
 _registered: dict[str, ModelEntry] = {}
 
 
 def register(entry: ModelEntry) -> ModelEntry:
-    """Adds a model to this process's registry; ranks that are started from here do not see it, entry points they do.
+    """Adds a model for this process and the ranks it starts.
 
     Raises:
         ValueError: another model has that name.
     """
-    if entry.name in _entries():
+    if entry.name in list_models():
         raise ValueError(f"there is a model {shown(entry.name)} already; choose another name")
     _registered[entry.name] = entry
     return entry
@@ -71,7 +72,7 @@ def register(entry: ModelEntry) -> ModelEntry:
 
 def list_models() -> list[str]:
     """The models' names, sorted."""
-    return sorted(_entries())
+    return sorted({*_OWN, *_registered, *_entry_points()})
 
 
 def get(name: str) -> ModelEntry:
@@ -80,10 +81,15 @@ def get(name: str) -> ModelEntry:
     Raises:
         InputError: no such model; names the nearest.
     """
-    entries = _entries()
-    if name not in entries:
-        raise InputError(f"unknown model {shown(name)}; {nearest(name, sorted(entries))}")
-    return entries[name]
+    if name in _registered:
+        return _registered[name]
+    target = _OWN.get(name) or _entry_points().get(name)
+    if target is None:
+        raise InputError(f"unknown model {shown(name)}; {nearest(name, list_models())}")
+    entry = resolve(target)
+    if not isinstance(entry, ModelEntry) or entry.name != name:
+        raise InputError(f"model {name}: {target} is not a zoo.registry.ModelEntry of that name")
+    return entry
 
 
 def create_model(name: str, **options: Any) -> nn.Module:
@@ -92,14 +98,21 @@ def create_model(name: str, **options: Any) -> nn.Module:
     Raises:
         InputError: no such model, or an option it does not have or misses.
     """
-    make = get(name).load("model")
+    return create(get(name), options)
+
+
+def create(entry: ModelEntry, options: Mapping[str, Any]) -> nn.Module:
+    """A bare module with fresh weights; see :func:`create_model`."""
+    make = entry.load("model")
     parameters = inspect.signature(make).parameters
     for option in options:
         if option not in parameters:
-            raise InputError(f"model {name}: unknown option {shown(option)}; {nearest(option, parameters)}")
+            raise InputError(
+                f"model {entry.name}: unknown option {shown(option)}; {nearest(option, parameters)}"
+            )
     for parameter in parameters.values():
         if parameter.default is parameter.empty and parameter.name not in options:
-            raise InputError(f"model {name}: option {parameter.name} is missing")
+            raise InputError(f"model {entry.name}: option {parameter.name} is missing")
     return make(**options)
 
 
@@ -111,19 +124,5 @@ def resolve(target: Any) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _entries() -> dict[str, ModelEntry]:
-    found: dict[str, ModelEntry] = {}
-    for entry in map(resolve, _OWN):
-        found[entry.name] = entry
-    for point in entry_points(group=GROUP):
-        entry = point.load()
-        if not isinstance(entry, ModelEntry):
-            raise InputError(
-                f"entry point {point.name!r} of {GROUP} is not a zoo.registry.ModelEntry: {point.value}"
-            )
-        if entry.name in found:
-            raise InputError(
-                f"entry point {point.name!r} of {GROUP}: there is a model {entry.name!r} already"
-            )
-        found[entry.name] = entry
-    return found | _registered
+def _entry_points() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=GROUP)}

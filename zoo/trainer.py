@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from parallel.interface import Parallel, StepInfo
 from zoo.config import TrainConfig
+from zoo.recorder import Record, Recorder
+from zoo.table import Rows as Rows
 from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
     from parallel.optimizer import Optimizer
     from parallel.plan import Plan
 
-log = logging.getLogger("zoo")
-
-Rows = Mapping[str, Sequence[Any]]  # a table: column name -> a list or 1-d array, all of one length
 Numbers = Mapping[str, "Tensor | StepInfo"]
 Config = TypeVar("Config", bound=TrainConfig)
 
@@ -44,20 +44,18 @@ class Evaluation:
 
 
 class Trainer(ABC, Generic[Config]):
-    """How one model is trained, evaluated and used. Every method is called on every rank, unless it says otherwise.
+    """How one model is trained, evaluated and used. Methods are called on every rank unless they say otherwise.
 
     Attributes:
         models: wrapped modules by name. ``models["net"]`` is the one that ``zoo.load`` gives back.
-        optimizers: by name. emas: averages by the name of their model; loaded in place of the model's weights.
+        optimizers: by name.
+        emas: averages by the name of their model, saved beside its weights and loaded in place of them.
         train: the global batches of an epoch.
         description: of the loaded checkpoint, after :meth:`restore`.
     """
 
-    best_metric: ClassVar[str | None] = (
-        None  # which evaluation was the best; the highest unless best_is_lowest
-    )
-    best_is_lowest: ClassVar[bool] = False
-    plan: ClassVar[Plan | None] = None  # of models["net"]
+    best_metric: ClassVar[str | None] = None  # says which evaluation was the best: the highest,
+    best_is_lowest: ClassVar[bool] = False  # or the lowest
 
     models: dict[str, nn.Module]
     optimizers: dict[str, Optimizer]
@@ -79,30 +77,34 @@ class Trainer(ABC, Generic[Config]):
         """Trains on one global batch.
 
         Returns:
-            by name, a 0-d tensor of this rank, whose *sum* over ranks is the number (so already divided by
-            ``batch.size``), or the ``StepInfo`` of an optimizer. Keep them as tensors: ``.item()`` waits for the device.
+            by name, a detached 0-d tensor of this rank, whose *sum* over ranks is the number (so already divided
+            by ``batch.size``), or an optimizer's ``StepInfo``. No ``.item()`` here: it waits for the device.
         """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What a checkpoint needs beyond weights and config, JSON-able: column names, a threshold.
 
-        Its key "model" holds the arguments that make the bare module: ``create_model(name, **describe()["model"])``.
+        Its "model" holds the arguments of the bare module: ``create_model(name, **describe()["model"])``.
         """
+
+    def plan(self, net: nn.Module) -> Plan | None:
+        """How ``models["net"]`` may be cut."""
+        return None
 
     def restore(self, net: nn.Module, description: Mapping[str, Any]) -> None:
         """Stands in for :meth:`build` where nothing is trained: takes a checkpoint's module and description.
 
-        After it ``evaluate``, ``predict`` and ``sample`` work; ``config`` is the checkpoint's, with ``data`` as asked for.
+        After it ``evaluate``, ``predict`` and ``sample`` work; ``config`` is the training's, ``data`` maybe another.
         """
         self.description = description
-        self.models = {"net": self.p.wrap(net, self.plan)}
+        self.models = {"net": self.p.wrap(net, self.plan(net))}
 
     def evaluate(self) -> Evaluation | None:
         """Measures the model on the evaluation data; None if there is nothing to measure."""
         return None
 
-    def report(self, folder: Path, evaluation: Evaluation) -> None:  # noqa: B027 (most models have one, none must)
+    def report(self, folder: Path, evaluation: Evaluation) -> None:
         """Draws plots and tables into an existing folder; on rank 0 only."""
 
     def predict(self, path: Path) -> Rows:
@@ -120,3 +122,109 @@ class Trainer(ABC, Generic[Config]):
             InputError: the model does not sample.
         """
         raise InputError("zoo sample: this model draws no samples")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What :func:`fit` did, the same on every rank.
+
+    Attributes:
+        steps: optimizer steps of the run.
+        evaluation: the last one, of the final weights.
+        best: the best evaluation, by the trainer's ``best_metric``, where it has one.
+    """
+
+    steps: int
+    evaluation: Evaluation | None
+    best: Record | None
+
+
+def fit(trainer: Trainer[Any], recorder: Recorder | None = None) -> Fitted:
+    """Trains from the first step to the last, evaluating on the way and at the end; called on every rank.
+
+    Args:
+        trainer: not built yet.
+        recorder: told of what happens, on the ranks that have one; writes the run directory, or nothing.
+    """
+    p, config, recorder = trainer.p, trainer.config, recorder or Recorder()
+    trainer.build()
+    total = config.total_steps(len(trainer.train))
+    recorder.begin(total, len(trainer.train))
+    pending: list[tuple[int, int, Numbers]] = []  # step, epoch, numbers still on the device
+    evaluation: Evaluation | None = None
+    best: Record | None = None
+    step = 0
+    while step < total:
+        for batch in trainer.train:  # one epoch
+            numbers = trainer.step(batch)
+            step += 1
+            pending.append((step, batch.epoch + 1, numbers))
+            recorder.tick(step)
+            if step % config.log_every == 0 or step == total:
+                recorder.steps(_summed(p, pending))
+                pending.clear()
+            if step == total:
+                break
+        epoch = trainer.train.epoch + 1
+        if step == total or (config.eval_every and epoch % config.eval_every == 0):
+            evaluation = evaluate(trainer)
+            if evaluation is not None:
+                record = Record(step, epoch, evaluation.metrics)
+                recorder.evaluation(record)
+                best = _better(trainer, best, record)
+    return Fitted(step, evaluation, best)
+
+
+def evaluate(trainer: Trainer[Any]) -> Evaluation | None:
+    """``trainer.evaluate()``, in evaluation mode and without gradients."""
+    with evaluating(trainer):
+        return trainer.evaluate()
+
+
+@contextmanager
+def evaluating(trainer: Trainer[Any]) -> Iterator[None]:
+    """The models in evaluation mode, no gradients; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for net in trainer.models.values() for module in net.modules()]
+    for net in trainer.models.values():
+        net.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _summed(p: Parallel, pending: Sequence[tuple[int, int, Numbers]]) -> list[Record]:
+    """The steps' numbers, summed over ranks in one go and brought to the host in two."""
+    items = [value for _, _, numbers in pending for value in numbers.values()]
+    tensors = [value for value in items if isinstance(value, Tensor)]
+    sums = iter(p.sum(torch.stack(tensors).double()).tolist() if tensors else ())
+    infos = [value for value in items if not isinstance(value, Tensor)]
+    norms = iter(torch.stack([info.grad_norm for info in infos]).tolist() if infos else ())
+    records = []
+    for step, epoch, numbers in pending:
+        values: dict[str, float] = {}
+        alone = sum(not isinstance(value, Tensor) for value in numbers.values()) == 1
+        for name, value in numbers.items():
+            if isinstance(value, Tensor):
+                values[name] = next(sums)
+                continue
+            prefix = "" if alone else f"{name}_"
+            values |= {f"{prefix}grad_norm": next(norms), f"{prefix}lr": value.lr}
+            if value.skipped:
+                values[f"{prefix}skipped"] = True
+        records.append(Record(step, epoch, values))
+    return records
+
+
+def _better(trainer: Trainer[Any], best: Record | None, record: Record) -> Record | None:
+    """The better of two evaluations by the trainer's ``best_metric``; a NaN never is."""
+    name = trainer.best_metric
+    if name is None or math.isnan(record.values[name]):
+        return best
+    if best is None:
+        return record
+    is_lower = record.values[name] < best.values[name]
+    is_higher = record.values[name] > best.values[name]
+    return record if (is_lower if trainer.best_is_lowest else is_higher) else best

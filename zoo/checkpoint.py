@@ -1,0 +1,112 @@
+"""Checkpoints as the zoo reads them: a model's name, options and description beside its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo import registry
+from zoo.config import TrainConfig, from_dict, to_dict
+from zoo_datasets.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from parallel.interface import Parallel
+    from zoo.registry import ModelEntry
+    from zoo.trainer import Trainer
+
+MANIFEST, WEIGHTS = "manifest.json", "weights"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint folder, its weights not read yet.
+
+    Attributes:
+        entry: the model. step: optimizer steps it was trained for.
+        config: the options of its training.
+        description: what its trainer said of it; "model" holds the arguments that make the bare module.
+    """
+
+    folder: Path
+    entry: ModelEntry
+    step: int
+    config: TrainConfig
+    description: Mapping[str, Any]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of the net that the model is used with, their moving average where there is one."""
+        from safetensors.torch import load_file
+
+        averages = self.folder / WEIGHTS / "net.ema.safetensors"
+        return load_file(averages if averages.exists() else self.folder / WEIGHTS / "net.safetensors")
+
+    def module(self) -> nn.Module:
+        """The net in evaluation mode, in the precision of its weights, on the CPU."""
+        import torch
+
+        net = registry.create(self.entry, self.description["model"])
+        weights = self.weights()
+        if any(tensor.dtype == torch.float64 for tensor in weights.values()):
+            net.double()
+        net.load_state_dict(weights)
+        return net.eval()
+
+    def trainer(self, p: Parallel, **options: Any) -> Trainer[Any]:
+        """The model's trainer, ready to evaluate, predict and sample; ``options`` replace the training's."""
+        trainer: Trainer[Any] = self.entry.load("trainer")(p, replace(self.config, **options))
+        trainer.restore(self.module(), self.description)
+        return trainer
+
+
+def read_checkpoint(path: Path | str) -> Checkpoint:
+    """Reads a checkpoint folder, or the last one of a run directory.
+
+    Raises:
+        InputError: there is none, it is of an unknown model or was written by something else.
+    """
+    folder = find_checkpoint(Path(path))
+    manifest = folder / MANIFEST
+    try:
+        extra = json.loads(manifest.read_text(encoding="utf-8"))["extra"]
+        model, step, config, description = (extra[key] for key in ("model", "step", "config", "description"))
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{manifest}: not the manifest of a checkpoint that zoo wrote") from None
+    entry = registry.get(model)
+    return Checkpoint(
+        folder, entry, step, from_dict(entry.load("config"), config, source=str(manifest)), description
+    )
+
+
+def extra_of(model: str, step: int, config: TrainConfig, description: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint's manifest holds for :func:`read_checkpoint`."""
+    return {"model": model, "step": step, "config": to_dict(config), "description": dict(description)}
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint folder that a path means: itself, or the last one of the run directory it is.
+
+    Raises:
+        InputError: no such folder, or no complete checkpoint in it.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"{path}: no such run; give a run directory or a checkpoint in it")
+    found = sorted(folder.parent for folder in path.glob(f"checkpoints/step-*/{MANIFEST}"))
+    if not found:
+        raise InputError(f"{path}: holds no complete checkpoint; give a run directory or a checkpoint in it")
+    return found[-1]
+
+
+def load(path: Path | str) -> nn.Module:
+    """The trained model of a run directory or checkpoint: a plain module in evaluation mode, on the CPU.
+
+    Raises:
+        InputError: there is no such checkpoint.
+    """
+    return read_checkpoint(path).module()

@@ -1,0 +1,50 @@
+"""``zoo export RUN``: a trained model's weights as one file that plain PyTorch loads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.checkpoint import read_checkpoint
+from zoo.commands.outcome import Outcome
+from zoo.config import OptionError, from_flags
+from zoo.table import check_new
+
+SUMMARY = "write a trained model's weights as safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """The options of ``zoo export``."""
+
+    run: Path
+    """a run directory, or a checkpoint in it"""
+    to: Path
+    """file to write, such as net.safetensors"""
+
+    def __post_init__(self) -> None:
+        if self.to.suffix != ".safetensors":
+            raise OptionError("to", f"must end in .safetensors, not {self.to.name}")
+
+
+def run(argv: list[str]) -> Outcome:
+    config = from_flags(
+        ExportConfig, argv, prog="zoo export", description=SUMMARY, positionals={"run": "RUN"}
+    )
+    check_new(config.to, "--to")
+    checkpoint = read_checkpoint(config.run)
+    weights = checkpoint.weights()
+    from safetensors.torch import save_file
+
+    arguments = json.dumps(checkpoint.description["model"])
+    save_file(weights, config.to, {"format": "pt", "model": checkpoint.entry.name, "arguments": arguments})
+    numbers = sum(tensor.numel() for tensor in weights.values())
+    result = {
+        "model": checkpoint.entry.name,
+        "checkpoint": str(checkpoint.folder),
+        "to": str(config.to),
+        "tensors": len(weights),
+        "parameters": numbers,
+    }
+    return Outcome(result, f"{len(weights)} tensors, {numbers:,} numbers written to {config.to}")

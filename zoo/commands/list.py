@@ -1,0 +1,36 @@
+"""``zoo list``: the models, and the ways to spread their training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zoo import registry
+from zoo.commands.outcome import Outcome
+from zoo.config import from_flags
+
+SUMMARY = "show the models and the parallel strategies"
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    """``zoo list`` has no options."""
+
+
+def run(argv: list[str]) -> Outcome:
+    from parallel.registry import entries
+
+    from_flags(ListConfig, argv, prog="zoo list", description=SUMMARY)
+    models = {name: registry.get(name).summary for name in registry.list_models()}
+    strategies = {entry.name: entry.summary for entry in entries()}
+    text = "\n".join(["models:", *_table(models), "", "strategies (--parallel):", *_table(strategies)])
+    result = {"models": _named(models), "strategies": _named(strategies)}
+    return Outcome(result, text)
+
+
+def _table(summaries: dict[str, str]) -> list[str]:
+    width = max(map(len, summaries), default=0)
+    return [f"  {name:<{width}}  {summary}" for name, summary in summaries.items()]
+
+
+def _named(summaries: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "summary": summary} for name, summary in summaries.items()]

@@ -1,0 +1,30 @@
+"""What the commands share: the form of their result, and work on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zoo.config import LaunchConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command found: JSON-able for ``--json``, and as text for people."""
+
+    result: Mapping[str, Any]
+    text: str
+
+
+def on_ranks(main: Callable[..., Any], config: LaunchConfig, *args: Any, **options: Any) -> Any:
+    """Calls ``main(p, *args)`` on the ranks that ``config`` asks for; rank 0's value, and elsewhere None."""
+    from parallel import launch
+
+    return launch(main, config.parallel, *args, **config.launch_options(), **options)
+
+
+def shown_metrics(metrics: Mapping[str, float]) -> str:
+    """One metric a line."""
+    width = max(map(len, metrics), default=0)
+    return "\n".join(f"{name:<{width}}  {value:.4f}" for name, value in metrics.items())

@@ -1,0 +1,1 @@
+"""The reference models, one package each."""

@@ -1,0 +1,36 @@
+"""Who is told how a training goes. The base class does nothing, as in training in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The numbers of one step, or of one evaluation.
+
+    Attributes:
+        step: optimizer steps done, from 1. epoch: the pass over the data it belongs to, from 1.
+        values: by name, such as loss, grad_norm and lr; or an evaluation's metrics.
+    """
+
+    step: int
+    epoch: int
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+class Recorder:
+    """Called by :func:`zoo.trainer.fit` on the rank that has it, in this order; none of it is collective."""
+
+    def begin(self, steps: int, steps_per_epoch: int) -> None:
+        """The data is read and the model built; ``steps`` follow."""
+
+    def tick(self, step: int) -> None:
+        """Called every step, so it must cost next to nothing."""
+
+    def steps(self, records: Sequence[Record]) -> None:
+        """The steps since the last call, every ``log_every`` steps and at the end of the run."""
+
+    def evaluation(self, record: Record) -> None:
+        """The model was evaluated after ``record.step``."""

@@ -1,0 +1,224 @@
+"""A run on disk: ``runs/MODEL/NAME`` with its options, numbers, log, report and checkpoints.
+
+config.yaml     the options, which ``--config`` reads back
+metrics.jsonl   one JSON object a step, and one an evaluation, whose names begin with eval_
+log.txt         what the run said
+report/         plots and tables of the last evaluation
+checkpoints/    step-00000400/ and so on
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from io import StringIO
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from zoo.checkpoint import extra_of
+from zoo.config import TrainConfig, to_yaml
+from zoo.progress import Progress, listening
+from zoo.recorder import Record, Recorder
+from zoo_datasets.errors import InputError
+
+if TYPE_CHECKING:
+    from parallel.interface import Parallel
+    from zoo.registry import ModelEntry
+    from zoo.trainer import Trainer
+
+log = logging.getLogger("zoo")
+
+CONFIG, METRICS, LOG, REPORT, CHECKPOINTS = "config.yaml", "metrics.jsonl", "log.txt", "report", "checkpoints"
+
+
+def train(p: Parallel, entry: ModelEntry, config: TrainConfig) -> dict[str, Any] | None:
+    """Trains a model and leaves a run directory; called on every rank.
+
+    Returns:
+        on rank 0 what ``zoo train --json`` prints: model, run, checkpoint, steps, metrics, best.
+
+    Raises:
+        InputError: the data does not fit the model, or ``config.out`` holds something already.
+    """
+    from zoo.trainer import fit
+
+    trainer: Trainer[Any] = entry.load("trainer")(p, config)
+    run = RunRecorder(entry.name, config, p) if p.is_main else None
+    with run or nullcontext():
+        result = fit(trainer, run)
+        folder: Path = p.broadcast(run.folder if run else None)
+        checkpoint = save_checkpoint(trainer, entry.name, folder, result.steps)
+        if run is None:
+            return None
+        if result.evaluation is not None:
+            (folder / REPORT).mkdir()
+            trainer.report(folder / REPORT, result.evaluation)
+        log.info("run written to %s", folder)
+    best = result.best
+    return {
+        "model": entry.name,
+        "run": str(folder),
+        "checkpoint": str(checkpoint),
+        "steps": result.steps,
+        "metrics": dict(result.evaluation.metrics) if result.evaluation is not None else {},
+        "best": {"step": best.step, **best.values} if best is not None else None,
+    }
+
+
+def save_checkpoint(trainer: Trainer[Any], model: str, folder: Path, step: int) -> Path:
+    """Writes ``folder/checkpoints/step-...``, collectively. Options and description go with the weights."""
+    target = folder / CHECKPOINTS / f"step-{step:08d}"
+    trainer.p.save(
+        target,
+        models=trainer.models,
+        emas=trainer.emas,
+        optimizers=trainer.optimizers,
+        loaders={"train": trainer.train},
+        extra=extra_of(model, step, trainer.config, trainer.describe()),
+    )
+    return target
+
+
+def check_free(folder: Path | None) -> None:
+    """Raises unless a new run may be written into the folder: it is not there, or empty.
+
+    Raises:
+        InputError: it holds another run, or anything.
+    """
+    if folder is None or not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"--out {folder}: is a file; give a folder that is new or empty")
+    if (folder / CONFIG).exists():
+        raise InputError(f"--out {folder}: holds another run; give a folder that is new or empty")
+    if any(folder.iterdir()):
+        raise InputError(f"--out {folder}: is not empty; give a folder that is new or empty")
+
+
+def create_folder(out: Path | None, model: str) -> Path:
+    """Makes a run's folder: ``out``, or runs/MODEL/DATE-TIME, which is another one for every run of a second.
+
+    Raises:
+        InputError: ``out`` holds something already.
+    """
+    if out is not None:
+        check_free(out)
+        out.mkdir(parents=True, exist_ok=True)
+        return out
+    name = time.strftime("%Y%m%d-%H%M%S")
+    number = 1
+    while True:
+        folder = Path("runs") / model / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # mkdir is atomic: of two runs one gets here
+            number += 1
+
+
+class RunRecorder(Recorder):
+    """Writes a run down and shows its progress while it is entered; for the one rank that writes."""
+
+    def __init__(self, model: str, config: TrainConfig, p: Parallel) -> None:
+        self.model = model
+        self.config = config
+        self.folder: Path | None = None
+        self._ranks = f"{p.spec} on {p.world_size} rank{'s' if p.world_size > 1 else ''}, {p.precision}"
+        self._total = 0
+        self._begun = 0.0
+        self._metrics: TextIO
+        self._strange: set[str] = set()  # numbers that were not finite
+        self._stack = ExitStack()
+        self._progress = Progress()
+        self._log = _LogFile()
+
+    def __enter__(self) -> RunRecorder:
+        self._stack.enter_context(self._progress)
+        self._stack.enter_context(listening(self._log))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._log.line(f"stopped by {type(error).__name__}: {error}")
+        self._stack.close()
+
+    def begin(self, steps: int, steps_per_epoch: int) -> None:
+        # Only now, with the data read and the model built: bad input leaves no folder behind.
+        self.folder = create_folder(self.config.out, self.model)
+        (self.folder / CONFIG).write_text(to_yaml(self.config, self.model), encoding="utf-8")
+        self._metrics = self._stack.enter_context((self.folder / METRICS).open("x", encoding="utf-8"))
+        self._log.open(self._stack.enter_context((self.folder / LOG).open("x", encoding="utf-8")))
+        log.info("%s: %s; %d steps, %d an epoch", self.model, self._ranks, steps, steps_per_epoch)
+        self._progress.begin(self.model, steps)
+        self._total, self._begun = steps, time.monotonic()
+
+    def tick(self, step: int) -> None:
+        self._progress.tick(step)
+
+    def steps(self, records: Sequence[Record]) -> None:
+        self._write({"step": record.step, "epoch": record.epoch, **record.values} for record in records)
+        for record in records:
+            for name, value in record.values.items():
+                if isinstance(value, float) and not math.isfinite(value) and name not in self._strange:
+                    self._strange.add(name)
+                    log.warning("step %d: %s is %s (said once)", record.step, name, value)
+        last = records[-1]
+        self._progress.numbers(last.step, f"epoch {last.epoch}  {shown_numbers(last.values)}")
+        if last.step == self._total:
+            log.info("trained %d steps in %.1f s", self._total, time.monotonic() - self._begun)
+
+    def evaluation(self, record: Record) -> None:
+        values = {f"eval_{name}": value for name, value in record.values.items()}
+        self._write([{"step": record.step, "epoch": record.epoch, **values}])
+        log.info("evaluation after step %d: %s", record.step, shown_numbers(record.values))
+
+    def _write(self, lines: Iterable[Mapping[str, float]]) -> None:
+        self._metrics.writelines(to_json(line) + "\n" for line in lines)
+        self._metrics.flush()
+
+
+class _LogFile(logging.Handler):
+    """Writes messages to a file; those that come before it is opened are kept until then."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._file: TextIO = StringIO()
+
+    def open(self, file: TextIO) -> None:
+        file.write(self._file.getvalue() if isinstance(self._file, StringIO) else "")
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.line(self.format(record))
+
+    def line(self, text: str) -> None:
+        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        self._file.flush()
+
+
+def shown_numbers(values: Mapping[str, float]) -> str:
+    """``loss 0.1234  lr 0.001``, for people."""
+    return "  ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    )
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON. Not-a-number and infinity, which JSON lacks, become null."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
