@@ -26,7 +26,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 clean:
 	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
