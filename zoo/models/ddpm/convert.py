@@ -1,0 +1,71 @@
+"""Checkpoints of the published toy: `{"model": state}` in a `.pth`, with four linear layers fc1 .. fc4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from zoo.models.ddpm.model import DenoisingMLP
+from zoo_datasets.errors import InputError, listed
+
+WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put before names
+
+
+def load_published(path: Path, steps: int = 1000) -> DenoisingMLP:
+    """The network saved in `path`, with the vector length, width and dtype of its weights.
+
+    `steps` is the T it was trained with, which the file does not tell (published: 1000).
+    Raises InputError where the file is missing, holds more than tensors (no object is unpickled), or another
+    network.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give the .pth file") from None
+    except Exception:  # a damaged file raises nearly any of them
+        raise InputError(f'{path}: not a file of tensors alone; save it as {{"model": state_dict}}') from None
+    return published_network(checkpoint, str(path), steps)
+
+
+def published_network(checkpoint: object, source: str, steps: int = 1000) -> DenoisingMLP:
+    """The network whose state dict `checkpoint` is, or holds under "model". `source` names it in errors.
+
+    Raises InputError where names or shapes are not the published toy's, whatever the vector length and width.
+    """
+    state = _state(checkpoint, source)
+    last = state.get("fc4.weight")
+    if last is None or last.ndim != 2:
+        raise InputError(f"{source}: no matrix fc4.weight, so not a toy DDPM; it has {listed(list(state))}")
+    features, width = last.shape
+    network = DenoisingMLP(features, steps, width).to(last.dtype)
+    wanted = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in state.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise InputError(
+                f"{source}: {name} is {found.get(name, 'missing')}, but a toy DDPM of width {width} "
+                f"for vectors of {features} numbers has {wanted.get(name, 'none')}; convert another file"
+            )
+    network.load_state_dict(state)
+    return network
+
+
+def _state(checkpoint: object, source: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, under plain names."""
+    state = checkpoint.get("model", checkpoint) if isinstance(checkpoint, Mapping) else checkpoint
+    if not isinstance(state, Mapping) or not all(_is_weight(value) for value in state.values()):
+        raise InputError(f'{source}: no state dict of weights, neither at the top nor under "model"')
+    return {_plain(str(name)): value for name, value in state.items()}
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _plain(name: str) -> str:
+    while name.startswith(WRAPPERS):
+        name = name.split(".", 1)[1]
+    return name
