@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import registry
-from zoo.config import TrainConfig, from_dict, to_dict
+from zoo.config import TrainConfig
+from zoo.fill import from_dict, to_dict
 from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The models that the zoo knows: its own, those of installed packages, and those registered by hand.
 
-A package adds its models through the entry-point group "parallel_zoo.models": each entry point has the model's name and
-points at its :class:`ModelEntry`. Strings are imported when needed, so that listing the models imports no torch.
+A package adds models through the entry-point group "parallel_zoo.models": each entry point has the name of a
+model and points at its :class:`ModelEntry`. What that names is imported when needed: listing needs no torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from zoo.config import TrainConfig, nearest
+from zoo.config import TrainConfig
+from zoo.fill import nearest
 from zoo_datasets.errors import InputError, shown
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from zoo.checkpoint import extra_of
-from zoo.config import TrainConfig, to_yaml
+from zoo.config import TrainConfig
+from zoo.fill import to_yaml
 from zoo.progress import Progress, listening
 from zoo.recorder import Record, Recorder
 from zoo_datasets.errors import InputError
@@ -108,17 +109,26 @@ def create_folder(out: Path | None, model: str) -> Path:
     """
     if out is not None:
         check_free(out)
-        out.mkdir(parents=True, exist_ok=True)
+        _make(out, exist_ok=True)
         return out
     name = time.strftime("%Y%m%d-%H%M%S")
     number = 1
     while True:
         folder = Path("runs") / model / (name if number == 1 else f"{name}-{number}")
         try:
-            folder.mkdir(parents=True)
+            _make(folder)
             return folder
         except FileExistsError:  # mkdir is atomic: of two runs one gets here
             number += 1
+
+
+def _make(folder: Path, exist_ok: bool = False) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise InputError(f"--out {folder}: cannot be made: {error.strerror}") from None
 
 
 class RunRecorder(Recorder):
@@ -166,7 +176,7 @@ class RunRecorder(Recorder):
         self._write({"step": record.step, "epoch": record.epoch, **record.values} for record in records)
         for record in records:
             for name, value in record.values.items():
-                if isinstance(value, float) and not math.isfinite(value) and name not in self._strange:
+                if not math.isfinite(value) and name not in self._strange:
                     self._strange.add(name)
                     log.warning("step %d: %s is %s (said once)", record.step, name, value)
         last = records[-1]
@@ -205,10 +215,7 @@ class _LogFile(logging.Handler):
 
 def shown_numbers(values: Mapping[str, float]) -> str:
     """``loss 0.1234  lr 0.001``, for people."""
-    return "  ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in values.items()
-    )
+    return "  ".join(f"{name} {value:.6g}" for name, value in values.items())
 
 
 def to_json(value: Any) -> str:

@@ -44,7 +44,7 @@ class Evaluation:
 
 
 class Trainer(ABC, Generic[Config]):
-    """How one model is trained, evaluated and used. Methods are called on every rank unless they say otherwise.
+    """How one model is trained, evaluated and used. Its methods are called on every rank, but for ``report``.
 
     Attributes:
         models: wrapped modules by name. ``models["net"]`` is the one that ``zoo.load`` gives back.
@@ -77,8 +77,8 @@ class Trainer(ABC, Generic[Config]):
         """Trains on one global batch.
 
         Returns:
-            by name, a detached 0-d tensor of this rank, whose *sum* over ranks is the number (so already divided
-            by ``batch.size``), or an optimizer's ``StepInfo``. No ``.item()`` here: it waits for the device.
+            by name, a detached 0-d tensor of this rank, whose *sum* over ranks is the number (divided by
+            ``batch.size``, that is), or an optimizer's ``StepInfo``. No ``.item()``: it waits for the device.
         """
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Trainer(ABC, Generic[Config]):
     def restore(self, net: nn.Module, description: Mapping[str, Any]) -> None:
         """Stands in for :meth:`build` where nothing is trained: takes a checkpoint's module and description.
 
-        After it ``evaluate``, ``predict`` and ``sample`` work; ``config`` is the training's, ``data`` maybe another.
+        ``evaluate``, ``predict`` and ``sample`` follow; ``config`` is the training's, ``data`` maybe another.
         """
         self.description = description
         self.models = {"net": self.p.wrap(net, self.plan(net))}
@@ -200,6 +200,9 @@ def _summed(p: Parallel, pending: Sequence[tuple[int, int, Numbers]]) -> list[Re
     items = [value for _, _, numbers in pending for value in numbers.values()]
     tensors = [value for value in items if isinstance(value, Tensor)]
     sums = iter(p.sum(torch.stack(tensors).double()).tolist() if tensors else ())
+    assert not any(tensor.requires_grad for tensor in tensors), (
+        "step() must detach: these are kept for a while"
+    )
     infos = [value for value in items if not isinstance(value, Tensor)]
     norms = iter(torch.stack([info.grad_norm for info in infos]).tolist() if infos else ())
     records = []

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import zoo
 from parallel.errors import ParallelError
-from zoo.config import nearest
+from zoo.fill import nearest
 from zoo.run import to_json
 from zoo_datasets.errors import InputError, shown
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except (InputError, ParallelError) as error:
-        print(f"zoo: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("zoo: interrupted", file=sys.stderr)

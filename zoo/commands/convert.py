@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from zoo import registry
 from zoo.checkpoint import extra_of
 from zoo.commands.outcome import Outcome
-from zoo.config import TrainConfig, from_flags
+from zoo.config import TrainConfig
+from zoo.flags import from_flags
 from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:

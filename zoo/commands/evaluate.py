@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from zoo.checkpoint import Checkpoint, read_checkpoint
 from zoo.commands.outcome import Outcome, on_ranks, shown_metrics
-from zoo.config import RunConfig, from_flags
+from zoo.config import RunConfig
+from zoo.flags import from_flags
 from zoo.progress import shown_on
 from zoo_datasets.errors import InputError
 

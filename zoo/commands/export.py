@@ -8,7 +8,8 @@ from pathlib import Path
 
 from zoo.checkpoint import read_checkpoint
 from zoo.commands.outcome import Outcome
-from zoo.config import OptionError, from_flags
+from zoo.config import OptionError
+from zoo.flags import from_flags
 from zoo.table import check_new
 
 SUMMARY = "write a trained model's weights as safetensors"

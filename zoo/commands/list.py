@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zoo import registry
 from zoo.commands.outcome import Outcome
-from zoo.config import from_flags
+from zoo.flags import from_flags
 
 SUMMARY = "show the models and the parallel strategies"
 

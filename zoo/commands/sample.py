@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from zoo.checkpoint import Checkpoint, read_checkpoint
 from zoo.commands.outcome import Outcome, on_ranks
-from zoo.config import SampleConfig, from_flags
+from zoo.config import SampleConfig
+from zoo.flags import from_flags
 from zoo.progress import shown_on
 from zoo.table import Rows, check_output, count_rows, write_csv
 from zoo_datasets.errors import InputError
@@ -32,7 +33,7 @@ def run(argv: list[str]) -> Outcome | None:
         positionals={"run": "RUN"},
     )
     if checkpoint is None:
-        raise InputError("zoo sample: the run comes first, as in `zoo sample RUN -n 10`")
+        raise InputError("the run comes first, as in `zoo sample RUN -n 10`")
     if config.output is not None:
         check_output(config.output)
     rows = on_ranks(sample, config, checkpoint, config, precision=checkpoint.config.precision)

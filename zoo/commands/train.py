@@ -6,7 +6,8 @@ from typing import Any
 
 from zoo import registry
 from zoo.commands.outcome import Outcome, on_ranks, shown_metrics
-from zoo.config import TrainConfig, from_flags
+from zoo.config import TrainConfig
+from zoo.flags import from_flags
 from zoo.run import check_free, train
 from zoo_datasets.errors import InputError
 
@@ -18,7 +19,7 @@ def run(argv: list[str]) -> Outcome | None:
         return _help(asked=bool(argv))
     if argv[0].startswith("-"):
         raise InputError(
-            f"zoo train: the model comes first, as in `zoo train {registry.list_models()[0]} {argv[0]} ...`"
+            f"the model comes first, as in `zoo train {registry.list_models()[0]} {argv[0]} ...`"
         )
     entry = registry.get(argv[0])
     config: TrainConfig = from_flags(
@@ -39,6 +40,6 @@ def run(argv: list[str]) -> Outcome | None:
 def _help(asked: bool) -> Outcome:
     names = ", ".join(registry.list_models())
     if not asked:
-        raise InputError(f"zoo train: name a model: {names}")
+        raise InputError(f"name a model: {names}")
     usage = f"usage: zoo train MODEL [--config FILE] [options]\n\nModels: {names}\n\n"
     return Outcome({}, f"{usage}`zoo train MODEL --help` shows a model's options.")
