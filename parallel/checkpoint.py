@@ -6,53 +6,65 @@ from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from parallel.collectives import Group, broadcast_object
+from parallel.net import Net
 from parallel.tensors import full, local
 
 
-def full_state(module: nn.Module, is_main: bool) -> dict[str, Tensor]:
-    """The module's state dict, whole and on CPU, on rank 0; the others take part, and get an empty one."""
+def full_state(net: Net, is_main: bool) -> dict[str, Tensor]:
+    """The net's state dict, whole and on CPU, on rank 0; the others take part, and get an empty one."""
     state: dict[str, Tensor] = {}
-    for name, tensor in module.state_dict().items():
-        whole = full(tensor.detach())
+    for name, tensor in net.module.state_dict(keep_vars=True).items():
+        whole = whole_tensor(net, name, tensor.detach())
         if is_main:
             state[name] = whole.to("cpu", copy=True)
     return state
 
 
+def whole_tensor(net: Net, name: str, piece: Tensor) -> Tensor:
+    """Puts together what is laid out as the net's parameter or buffer ``name`` is; a collective where it is cut."""
+    whole = full(piece)
+    return net.splits[name].gather(whole) if name in net.splits else whole
+
+
 @torch.no_grad()
-def load_full_state(module: nn.Module, state: Mapping[str, Tensor], group: Group) -> None:
-    """Copies rank 0's whole tensors into the module, each rank its piece.
+def load_full_state(net: Net, state: Mapping[str, Tensor], group: Group) -> None:
+    """Copies rank 0's whole tensors into the net, each rank its piece.
 
     Raises:
         ValueError: names or shapes differ; all of them are named.
     """
-    own = module.state_dict(keep_vars=True)
-    problem = broadcast_object(_mismatch(own, state), group)
+    own = net.module.state_dict(keep_vars=True)
+    shapes = {
+        name: net.splits[name].whole_shape(tensor.shape) if name in net.splits else tensor.shape
+        for name, tensor in own.items()
+    }
+    problem = broadcast_object(_mismatch(shapes, state), group)
     if problem:
         raise ValueError(problem)
     for name, tensor in own.items():
         held = local(tensor.detach())
-        shape = tensor.shape
-        whole = state[name].to(held.device, held.dtype) if name in state else held.new_empty(shape)
+        whole = state[name].to(held.device, held.dtype) if name in state else held.new_empty(shapes[name])
         if group is not None:
             whole = whole.contiguous()
             dist.broadcast(whole, src=0, group=group)
+        if name in net.splits:
+            whole = net.splits[name].take_own(whole)
         if isinstance(tensor, DTensor):
             whole = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
         held.copy_(whole)
 
 
-def _mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    missing = sorted(own.keys() - state.keys())
-    extra = sorted(state.keys() - own.keys())
-    shapes = [
-        f"{name}: {tuple(state[name].shape)} given, {tuple(own[name].shape)} needed"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
+def _mismatch(shapes: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> str:
+    missing = sorted(shapes.keys() - state.keys())
+    extra = sorted(state.keys() - shapes.keys())
+    differ = [
+        f"{name}: {tuple(state[name].shape)} given, {tuple(shape)} needed"
+        for name, shape in shapes.items()
+        if name in state and state[name].shape != shape
     ]
-    found = (("missing", missing), ("not in the model", extra), ("other shapes", shapes))
+    found = (("missing", missing), ("not in the model", extra), ("other shapes", differ))
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in found if names)

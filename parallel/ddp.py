@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from parallel.collectives import all_reduce
 from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.net import Net
@@ -56,6 +57,11 @@ class DDP(Engine):
                             f"parameter {name!r} of {type(net.module).__name__} got no gradient; if some steps skip its "
                             "module on all ranks, name it in Plan(optional=...), else freeze it with requires_grad_(False)"
                         )
+
+    def reduce_late(self, parameters: Sequence[Tensor]) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                all_reduce(parameter.grad.div_(self.world.data_size), self.world.data)
 
 
 def _arm(ddp: DistributedDataParallel, loss: Tensor) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,8 @@ from parallel.batch import Batch
 from parallel.errors import ParallelError
 
 
-class CurrentPart:
-    """The part being computed, for modules that draw; a second call in one part draws anew."""
+class CurrentPart(threading.local):
+    """The part being computed by this thread, for modules that draw; a second call in one part draws anew."""
 
     def __init__(self) -> None:
         self.part: Batch | None = None
@@ -36,6 +38,15 @@ class CurrentPart:
         self.part, calls = snapshot
         self._calls = dict(calls)
 
+    @contextmanager
+    def in_thread(self, part: Batch | None, calls: dict[str, int]) -> Iterator[dict[str, int]]:
+        """Sets the part of a thread that computes some of its rows; gives the calls counted there."""
+        self.part, self._calls = part, dict(calls)
+        try:
+            yield self._calls
+        finally:
+            self.part, self._calls = None, {}
+
 
 class KeyedDropout(nn.Module):
     """Zeroes elements, or whole channels or rows, with probability ``p``; the mask is keyed by step, layer and sample.
@@ -51,6 +62,7 @@ class KeyedDropout(nn.Module):
         self.p = p
         self.keep_dims = keep_dims
         self.name = name
+        self.cut: tuple[int, int, int] | None = None  # (axis, rank, degree) of a tensor-parallel activation
         self._current = current
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,15 +81,21 @@ class KeyedDropout(nn.Module):
                 f"dropout layer {self.name!r}: its input has {x.shape[0]} rows where the part has {rows}; "
                 "the first axis must hold the samples (or whole copies of them)"
             )
-        shape = tuple(x.shape[1:])
+        shape = list(x.shape[1:])
+        if self.cut is not None:  # draw for the whole activation and keep this rank's slice
+            axis, rank, degree = self.cut
+            axis = axis % x.dim()
+            shape[axis - 1] *= degree
         if self.keep_dims is not None:
             own = self.keep_dims - 1
-            shape = shape[:own] + (1,) * (len(shape) - own)
+            shape = shape[:own] + [1] * (len(shape) - own)
         key = part.key(f"dropout/{self.name}/{self._current.next_call(self.name)}")
-        per_row = (copies, *shape) if copies != 1 else shape  # copies of the rows stack along the first axis
+        per_row = [copies, *shape] if copies != 1 else shape  # copies of the rows stack along the first axis
         keep, probability = rng.keep_mask(key, part.position, per_row, self.p)
         if copies != 1:
             keep = keep.transpose(0, 1).reshape(x.shape[0], *shape)
+        if self.cut is not None and keep.shape[axis] != 1:
+            keep = keep.chunk(degree, axis)[rank]
         scale = 1.0 / probability if probability else 0.0
         return x * (keep * torch.tensor(scale, dtype=x.dtype, device=x.device))
 

@@ -17,11 +17,13 @@ class Engine:
 
     Attributes:
         axes: the mesh axes it spreads over: "replicate" and "shard" cut the global batch, "tensor" does not.
-        adds: gradients of a second backward after the reduction are added right (else the strategy keeps them apart).
+        adds: a second backward on the last part adds right to gradients that are sums already; else ``reduce_late``.
+        splits_forward: one forward is several, each of some of the rows.
     """
 
     axes: ClassVar[tuple[str, ...]] = ()
     adds: ClassVar[bool] = False
+    splits_forward: ClassVar[bool] = False
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -35,6 +37,9 @@ class Engine:
     def after_backward(self, nets: Sequence[Net], last: bool) -> None:
         """Called after it."""
 
+    def reduce_late(self, parameters: Sequence[Tensor]) -> None:
+        """Sums over ranks what a second backward of the last part added, where the engine does not do so by itself."""
+
     def before_freeze(self, net: Net) -> None:
         """Called before parameters' ``requires_grad`` changes."""
 
@@ -47,3 +52,6 @@ class Engine:
     ) -> torch.optim.Optimizer:
         """The torch optimizer over this rank's parameters."""
         return cls(groups, **options)
+
+    def close(self) -> None:
+        """Called when the run ends."""

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from parallel.splits import Split
 from parallel.tensors import sharded_axes
 
 
@@ -19,17 +20,17 @@ class GradNorm:
     kind are summed over its groups, one small all-reduce each.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[tuple[Tensor, Split | None]]) -> None:
         self._kind_of: list[int] = []
         self._kinds: list[tuple[dist.ProcessGroup, ...]] = []
-        for parameter in parameters:
-            groups: tuple[dist.ProcessGroup, ...] = ()
+        for parameter, split in parameters:
+            groups: tuple[dist.ProcessGroup, ...] = () if split is None else (split.group,)
             if isinstance(parameter, DTensor):
-                groups = tuple(parameter.device_mesh.get_group(axis) for axis in sharded_axes(parameter))
+                groups += tuple(parameter.device_mesh.get_group(axis) for axis in sharded_axes(parameter))
             if groups not in self._kinds:
                 self._kinds.append(groups)
             self._kind_of.append(self._kinds.index(groups))
-        self._device = parameters[0].device
+        self._device = parameters[0][0].device
         self._plain = self._kinds == [()]
 
     def __call__(self, which: Sequence[int], grads: Sequence[Tensor]) -> Tensor:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from parallel.accounting import Memory, Traffic
     from parallel.batch import Batch, Nest
     from parallel.ema import EMA
     from parallel.loader import Loader
@@ -181,6 +182,16 @@ class Parallel(ABC):
     @abstractmethod
     def load_state_dict(self, net: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Loads whole tensors under plain names, strictly; rank 0's mapping counts, others may give an empty one."""
+
+    # Accounting
+
+    @abstractmethod
+    def memory_per_rank(self) -> list[Memory]:
+        """Bytes of parameters, gradients and optimizer states that each rank holds, in rank order."""
+
+    @abstractmethod
+    def traffic(self) -> AbstractContextManager[Traffic]:
+        """``with p.traffic() as counted:`` counts this rank's collectives and their bytes, by kind."""
 
     @abstractmethod
     def close(self) -> None:

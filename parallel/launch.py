@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class Options:
     local_batchnorm: bool = False
     compile: bool = False
     device: str | None = None
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         precisions = ("fp64", "fp32", "bf16-mixed", "fp16-mixed")
@@ -101,6 +102,8 @@ def launch(
     if nproc is None:
         nproc = registry.default_ranks(spec, _devices(spec, device))
     registry.check_ranks(spec, nproc)
+    if registry.in_one_process(spec):
+        options, nproc = replace(options, replicas=nproc), 1
     if nproc == 1:
         return _run(main, args, spec, options, Place(0, 1, 0, "", 0, "launch"))
     return _Ranks(nproc).run(main, args, spec, options)

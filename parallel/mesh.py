@@ -30,6 +30,7 @@ class World:
     device: torch.device
     mesh: DeviceMesh | None
     data: Group
+    replicas: int = 1  # of a model within this one process
 
     @property
     def all(self) -> Group:
@@ -45,7 +46,13 @@ class World:
 
 
 def lay_out(
-    axes: Sequence[str], rank: int, size: int, local_rank: int, device: torch.device, sizes: dict[str, int]
+    axes: Sequence[str],
+    rank: int,
+    size: int,
+    local_rank: int,
+    device: torch.device,
+    sizes: dict[str, int],
+    replicas: int = 1,
 ) -> World:
     """Lays ``size`` ranks out in ``axes``; the axis missing from ``sizes`` takes the ranks that are left.
 
@@ -53,7 +60,7 @@ def lay_out(
         ParallelError: the sizes do not multiply to the number of ranks.
     """
     if not axes or not dist.is_initialized():
-        return World(rank, size, local_rank, device, None, None)
+        return World(rank, size, local_rank, device, None, None, replicas)
     shape = axis_sizes(axes, size, sizes)
     mesh = init_device_mesh(device.type, tuple(shape), mesh_dim_names=tuple(axes))
     data_axes = tuple(axis for axis in axes if axis in DATA_AXES)

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from parallel.dropout import CurrentPart
 from parallel.ema import EMA
 from parallel.plan import Plan
+from parallel.splits import Split
 
 
 @dataclass(eq=False)
@@ -16,14 +18,18 @@ class Net:
     """A wrapped module.
 
     Attributes:
-        state: what the engine keeps for it (DDP's reducer, say).
+        current: where its modules find the part being computed.
+        state: what the data engine keeps for it (DDP's reducer, say).
+        splits: the tensor-parallel cut of each parameter and buffer that is cut, by name.
         pending: a backward has added gradients since the last step.
         reduced: the gradients are already sums over the ranks.
     """
 
     module: nn.Module
     plan: Plan
+    current: CurrentPart
     state: Any = None
+    splits: dict[str, Split] = field(default_factory=dict)
     emas: list[EMA] = field(default_factory=list)
     pending: bool = False
     reduced: bool = False

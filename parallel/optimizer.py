@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from parallel.errors import ParallelError
 from parallel.gradients import GradNorm
 from parallel.interface import StepInfo
+from parallel.splits import Split
 from parallel.tensors import local, local_grad
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Slot:
     name: str
     parameter: nn.Parameter
     shard: nn.Parameter
+    split: Split | None
 
 
 class Optimizer:
@@ -72,11 +74,13 @@ class Optimizer:
         self.schedule = schedule
         self.clip_norm = clip_norm
         self.scaler = scaler
+        self.grad_bytes = 0  # of this rank's gradients at the last step
         self.steps = 0  # steps taken, skipped ones included: the argument of ``schedule``
         self.slots, grouped = _group(self.nets, groups, lr)
         if not self.slots:
             raise ParallelError("the optimizer has no parameter that requires a gradient")
-        if cls.__name__ not in ELEMENTWISE and any(slot.shard is not slot.parameter for slot in self.slots):
+        cut = any(net.splits for net in self.nets) or any(slot.shard is not slot.parameter for slot in self.slots)
+        if cut and cls.__name__ not in ELEMENTWISE:
             raise ParallelError(
                 f"{cls.__name__} needs whole tensors and the parameters are sharded; use one of "
                 f"{', '.join(sorted(ELEMENTWISE))}, or a strategy that does not shard"
@@ -86,7 +90,7 @@ class Optimizer:
         self.torch = factory(cls, [{"params": [s.shard for s in m], **o} for _, (m, o) in grouped], {"lr": lr, **options})
         self._base_lr = [group["lr"] for group in self.torch.param_groups]
         self._sharded = [slot for slot in self.slots if slot.shard is not slot.parameter]
-        self._norm = GradNorm([slot.parameter for slot in self.slots])
+        self._norm = GradNorm([(slot.parameter, slot.split) for slot in self.slots])
 
     @torch.no_grad()
     def step(self) -> StepInfo:
@@ -95,6 +99,7 @@ class Optimizer:
             slot.shard.grad = local_grad(slot.parameter)
         held = [(index, slot.shard.grad) for index, slot in enumerate(self.slots) if slot.shard.grad is not None]
         grads: list[Tensor] = [grad for _, grad in held]  # type: ignore[misc]
+        self.grad_bytes = sum(grad.nbytes for grad in grads)
         if self.scaler is not None and grads:
             torch._foreach_mul_(grads, 1.0 / self.scaler.scale)
         self._add_l2()
@@ -115,6 +120,11 @@ class Optimizer:
         for slot in self.slots:
             slot.parameter.grad = None
             slot.shard.grad = None
+
+    def local_states(self) -> list[dict[str, Any]]:
+        """The torch optimizer's state of each parameter, where this rank holds one."""
+        inner = getattr(self.torch, "optim", self.torch)  # ZeroRedundancyOptimizer keeps its rank's share in one of its own
+        return list(inner.state.values())
 
     def _add_l2(self) -> None:
         for index, l2 in self._l2:
@@ -142,7 +152,7 @@ def _group(
                 continue
             piece = local(parameter)
             shard = parameter if piece is parameter else nn.Parameter(piece.detach())
-            slot = Slot(name, parameter, shard)
+            slot = Slot(name, parameter, shard, net.splits.get(name))
             slots.append(slot)
             options = dict((groups(name, parameter) if groups else None) or {})
             l2 = float(options.pop("l2", 0.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -22,7 +21,8 @@ class StrategyEntry:
     Attributes:
         summary: what it does, one line.
         engine: the :class:`parallel.engine.Engine` subclass, or "module:Class" so that listing imports no torch.
-        kind: "one" process; "data" cuts the global batch; "tensor" cuts layers. A spec joins one of each at most.
+        kind: "one" process; "replicas" in one process; "data" cuts the global batch over ranks; "tensor" cuts layers.
+            A combination joins one "data" and one "tensor".
         ranks: how many ranks it needs at least to be what it says.
     """
 
@@ -52,7 +52,17 @@ def register(entry: StrategyEntry) -> StrategyEntry:
 
 for _entry in (
     StrategyEntry("single", "one process, the reference for all", "parallel.single:Single", kind="one"),
+    StrategyEntry(
+        "dp", "one process, each forward's rows split over its GPUs, or over threads", "parallel.dp:DP", "replicas"
+    ),
     StrategyEntry("ddp", "the batch is split, gradients are summed (torch DDP)", "parallel.ddp:DDP"),
+    StrategyEntry("fsdp", "parameters, gradients, optimizer states sharded (FSDP2)", "parallel.fsdp:FSDP"),
+    StrategyEntry("zero1", "optimizer states sharded by whole tensors (ZeroRedundancyOptimizer)", "parallel.zero:ZeRO1"),
+    StrategyEntry("zero2", "gradients and optimizer states sharded (FSDP2)", "parallel.fsdp:ZeRO2"),
+    StrategyEntry("zero3", "parameters, gradients, optimizer states sharded (FSDP2)", "parallel.fsdp:ZeRO3"),
+    StrategyEntry("zero3-offload", "zero3 with the shards in host memory", "parallel.fsdp:ZeRO3Offload"),
+    StrategyEntry("hsdp", "sharded within groups of ranks, replicated over them (FSDP2)", "parallel.fsdp:HSDP", ranks=4),
+    StrategyEntry("tp", "layers split over the ranks", "parallel.tensor:TensorParallel", "tensor"),
 ):
     register(_entry)
 
@@ -89,13 +99,16 @@ def default_ranks(spec: str, devices: int) -> int:
     found = resolve(spec)
     if found[0].kind == "one":
         return 1
-    fewest = 2
-    for entry in found:
-        fewest = max(fewest, entry.ranks * (len(found)))
+    fewest = max(2 * len(found), *(entry.ranks for entry in found))
     return devices if devices >= fewest else fewest
 
 
-def check_ranks(spec: str, nproc: int, sizes: Sequence[int] = ()) -> None:
+def in_one_process(spec: str) -> bool:
+    """Whether ``nproc`` counts replicas in this process rather than ranks."""
+    return resolve(spec)[0].kind == "replicas"
+
+
+def check_ranks(spec: str, nproc: int) -> None:
     """Raises where a spec cannot run on ``nproc`` ranks."""
     found = resolve(spec)
     if nproc < 1:

@@ -30,10 +30,12 @@ def create(spec: str, options: Options, place: Place) -> Strategy:
     elif place.size > 1:
         raise ParallelError(f"strategy {spec!r} is one process, and {place.found} started {place.size}")
     sizes = {"tensor": _tensor_size(spec, options.tp, place.size, len(axes))} if "tensor" in axes else {}
+    if axes == list(DATA_AXES):
+        sizes["replicate"] = 2
     if "tensor" not in axes and options.tp is not None:
         raise ParallelError(f"--tp {options.tp} with strategy {spec!r}, which splits no layers: take tp, ddp+tp or fsdp+tp")
     try:
-        world = lay_out(axes, place.rank, place.size, place.local_rank, device, sizes)
+        world = lay_out(axes, place.rank, place.size, place.local_rank, device, sizes, options.replicas)
         return Strategy(
             spec,
             [cls(world) for cls in classes],

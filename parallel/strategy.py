@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from parallel import checkpoint
+from parallel.accounting import Memory, Traffic, count_traffic, memory
 from parallel.batch import Batch, Nest, map_nest
 from parallel.batchnorm import has_batchnorm, synchronise_batchnorm
+from parallel.blocks import checkpoint_blocks, compile_blocks
 from parallel.collectives import all_reduce, broadcast_object, gather_rows
 from parallel.dropout import CurrentPart, key_dropout
 from parallel.ema import EMA
@@ -24,6 +26,7 @@ from parallel.mesh import World
 from parallel.net import Net
 from parallel.optimizer import Optimizer, Scaler
 from parallel.plan import Plan
+from parallel.spectral import SpectralNorms
 
 _AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 
@@ -61,6 +64,8 @@ class Strategy(Parallel):
         self.compile = compile
         self._dtype = torch.float64 if precision == "fp64" else torch.float32
         self._nets: list[Net] = []
+        self._optimizers: list[Optimizer] = []
+        self._spectral: list[SpectralNorms] = []
         self._current = CurrentPart()
         self._last_part = True
         self._seeds: dict[tuple[float, torch.dtype], Tensor] = {}
@@ -80,9 +85,17 @@ class Strategy(Parallel):
         self._normalisation(module)
         key_dropout(module, self._current)
         self._same_start(module)
-        net = Net(module, plan)
+        net = Net(module, plan, self._current)
+        self._spectral.append(SpectralNorms(module))
         for engine in self.engines:
-            engine.place(net)
+            if "tensor" in engine.axes:
+                engine.place(net)
+        checkpoint_blocks(module, plan, self._current)
+        if self.compile:
+            compile_blocks(module, plan)
+        for engine in self.engines:
+            if "tensor" not in engine.axes:
+                engine.place(net)
         self._nets.append(net)
         return module
 
@@ -98,7 +111,7 @@ class Strategy(Parallel):
         **options: Any,
     ) -> Optimizer:
         modules = [nets] if isinstance(nets, nn.Module) else list(nets)
-        return Optimizer(
+        optimizer = Optimizer(
             [self._net(module) for module in modules],
             cls,
             lr=lr,
@@ -109,6 +122,8 @@ class Strategy(Parallel):
             options=options,
             factory=self._make_optimizer,
         )
+        self._optimizers.append(optimizer)
+        return optimizer
 
     def ema(self, net: nn.Module, decay: float) -> EMA:
         average = EMA(net, decay)
@@ -144,6 +159,8 @@ class Strategy(Parallel):
     # One step
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
+        for norms in self._spectral:
+            norms.due()
         if self.accumulate == 1:
             self._current.set(batch)
             yield batch
@@ -171,13 +188,17 @@ class Strategy(Parallel):
                 raise ParallelError("backward after the gradients were reduced: call p.step first")
         others = self._others(opt) if len(self._nets) > len(opt.nets) else []
         kept = self._keep_reduced(opt) if last else None
+        reduce = last and not kept
         for engine in self.engines:
-            engine.before_backward(opt.nets, loss, last)
+            engine.before_backward(opt.nets, loss, reduce)
         loss.backward(gradient=self._seed(loss, opt))
         for engine in self.engines:
-            engine.after_backward(opt.nets, last)
-        for parameter, grad in kept or ():
-            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+            engine.after_backward(opt.nets, reduce)
+        if kept:
+            for engine in self.engines:
+                engine.reduce_late([slot.parameter for slot in opt.slots])
+            for parameter, grad in kept:
+                parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
         for parameter in others:
             parameter.grad = None
         for net in opt.nets:
@@ -236,13 +257,31 @@ class Strategy(Parallel):
     # State
 
     def state_dict(self, net: nn.Module) -> dict[str, Tensor]:
-        return checkpoint.full_state(self._net(net).module, self.is_main)
+        return checkpoint.full_state(self._net(net), self.is_main)
 
     def load_state_dict(self, net: nn.Module, state: Mapping[str, Tensor]) -> None:
-        checkpoint.load_full_state(self._net(net).module, state, self.world.all)
+        checkpoint.load_full_state(self._net(net), state, self.world.all)
+
+    # Accounting
+
+    def memory_per_rank(self) -> list[Memory]:
+        """What each rank holds for all nets and optimizers, in rank order."""
+        own = memory(self._nets, self._optimizers)
+        if self.world.all is None:
+            return [own]
+        ranks: list[Memory | None] = [None] * self.world_size
+        dist.all_gather_object(ranks, own, group=self.world.all)
+        return ranks  # type: ignore[return-value]
+
+    def traffic(self) -> AbstractContextManager[Traffic]:
+        """``with p.traffic() as counted:`` counts this rank's collectives and their bytes, by kind."""
+        return count_traffic()
 
     def close(self) -> None:
+        for engine in self.engines:
+            engine.close()
         self._nets.clear()
+        self._optimizers.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -261,6 +300,11 @@ class Strategy(Parallel):
             raise ParallelError(
                 f"BatchNorm in {type(module).__name__} over {self.accumulate} parts cannot equal one batch: "
                 "use accumulate 1, or --local-batchnorm to let each part normalise by its own rows"
+            )
+        if any(engine.splits_forward for engine in self.engines):
+            raise ParallelError(
+                f"BatchNorm in {type(module).__name__}: under {self.spec} each replica sees its own rows, which cannot equal "
+                "one process; take ddp, or --local-batchnorm to accept that it differs"
             )
         if self.data_size > 1:
             synchronise_batchnorm(module, self.world.data)
@@ -318,7 +362,7 @@ class Strategy(Parallel):
         return found
 
     def _keep_reduced(self, opt: Optimizer) -> list[tuple[nn.Parameter, Tensor]]:
-        """Sums of an earlier backward, set aside where the engine would reduce them a second time."""
+        """Sums of an earlier backward of the last part, set aside where the engine would sum them a second time."""
         if all(engine.adds for engine in self.engines) or not any(net.reduced for net in opt.nets):
             return []
         kept = [(slot.parameter, slot.parameter.grad) for slot in opt.slots if slot.parameter.grad is not None]

@@ -39,21 +39,25 @@ class Pool:
                 self._ranks[rank][1].send((list(sys.path), function, spec, n, rank, folder, args, options))
             pending = {self._ranks[rank][1]: rank for rank in range(n)}
             values: dict[int, Any] = {}
+            failure = ""
             while pending:
-                ready = wait(list(pending), TIMEOUT)
+                # Once a rank has failed its peers either fail too, as on a refusal, or wait for it in a collective.
+                ready = wait(list(pending), 5.0 if failure else TIMEOUT)
                 if not ready:
+                    stuck = sorted(pending.values())
                     self.close()
-                    raise CaseError(f"no answer from ranks {sorted(pending.values())} within {TIMEOUT} s")
+                    raise CaseError(failure or f"no answer from ranks {stuck} within {TIMEOUT} s")
                 for connection in ready:
                     rank = pending.pop(connection)  # type: ignore[index]
                     try:
-                        good, value = connection.recv()  # type: ignore[union-attr]
+                        good, values[rank] = connection.recv()  # type: ignore[union-attr]
                     except EOFError:
-                        good, value = False, "the rank's process died"
+                        self.close()
+                        raise CaseError(failure or f"rank {rank} of {n} under {spec}: its process died") from None
                     if not good:
-                        self.close()  # its peers may wait for it in a collective
-                        raise CaseError(f"rank {rank} of {n} under {spec}:\n{value}")
-                    values[rank] = value
+                        failure = failure or f"rank {rank} of {n} under {spec}:\n{values[rank]}"
+            if failure:
+                raise CaseError(failure)
         return [values[rank] for rank in range(n)]
 
     def close(self) -> None:

@@ -1,0 +1,61 @@
+"""What is done to a plan's blocks before they are spread: recomputed activations, compilation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.utils.checkpoint import checkpoint
+
+from parallel.dropout import CurrentPart
+from parallel.errors import ParallelError
+from parallel.plan import Plan, match
+
+
+def checkpoint_blocks(model: nn.Module, plan: Plan, current: CurrentPart) -> None:
+    """Recomputes the activations of ``Plan.checkpoint`` in backward, with the same dropout masks.
+
+    Raises:
+        ParallelError: a block changes state in forward (BatchNorm, spectral norm), which would change twice.
+    """
+    for name, block in match(model, *plan.checkpoint):
+        for inner, module in block.named_modules():
+            hooks = any(isinstance(hook, SpectralNorm) for hook in module._forward_pre_hooks.values())
+            if hooks or isinstance(module, _SpectralNorm | nn.modules.batchnorm._BatchNorm):
+                raise ParallelError(
+                    f"Plan.checkpoint: {name}.{inner} changes its state in forward, and would do so twice: "
+                    "leave this block out of Plan.checkpoint"
+                )
+        block.forward = _Recomputed(block.forward, current)
+
+
+class _Recomputed:
+    def __init__(self, forward: Any, current: CurrentPart) -> None:
+        self.forward, self.current = forward, current
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        drawn = self.current.snapshot()
+        first = True
+
+        def run(*inputs: Any, **options: Any) -> Any:
+            nonlocal first
+            if first:
+                first = False
+                return self.forward(*inputs, **options)
+            now = self.current.snapshot()
+            self.current.restore(drawn)
+            try:
+                return self.forward(*inputs, **options)
+            finally:
+                self.current.restore(now)
+
+        return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+
+def compile_blocks(model: nn.Module, plan: Plan) -> None:
+    """Compiles the blocks of ``Plan.compile`` one by one, or the whole model where the plan names none; names stay."""
+    blocks = [block for _, block in match(model, *plan.compile)] or [model]
+    for block in blocks:
+        block.compile()

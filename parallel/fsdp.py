@@ -1,0 +1,115 @@
+"""Parameters, gradients and optimizer states sharded by torch's FSDP2 (``fully_shard``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard, register_fsdp_forward_method
+
+from parallel.engine import Engine
+from parallel.errors import ParallelError
+from parallel.net import Net
+from parallel.plan import match
+
+
+class FSDP(Engine):
+    """Each wrap unit is gathered for its forward, freed, and gathered again for its backward.
+
+    Attributes:
+        reshard: free a unit's parameters after its forward.
+        offload: keep shards and optimizer states in host memory.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ("shard",)
+    adds: ClassVar[bool] = True
+    reshard: ClassVar[bool] = True
+    offload: ClassVar[bool] = False
+
+    def place(self, net: Net) -> None:
+        assert self.world.mesh is not None
+        units = [module for _, module in match(net.module, *net.plan.units)]
+        _refuse_ties(net.module, units)
+        options: dict[str, Any] = {
+            "mesh": self.world.mesh[self.axes] if len(self.axes) > 1 else self.world.mesh[self.axes[0]],
+            "reshard_after_forward": self.reshard,
+            "offload_policy": CPUOffloadPolicy(pin_memory=self.world.device.type == "cuda")
+            if self.offload
+            else OffloadPolicy(),
+        }
+        for unit in units:
+            fully_shard(unit, **options)
+        fully_shard(net.module, **options)
+        for module in _sharded(net.module):
+            module.set_gradient_divide_factor(1.0)  # gradients are sums
+        for name in _methods(net.module):
+            register_fsdp_forward_method(net.module, name)
+        net.state = True  # whether backward reduces
+
+    def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
+        for net in nets:
+            if net.state is not last:
+                net.module.set_requires_gradient_sync(last)  # type: ignore[operator]
+                net.state = last
+
+    def before_freeze(self, net: Net) -> None:
+        # Unsharded parameters would not see the change of requires_grad.
+        for module in _sharded(net.module):
+            module.reshard()
+
+
+class ZeRO2(FSDP):
+    """Parameters are gathered once a step and kept until its backward is done; gradients and states stay sharded."""
+
+    reshard: ClassVar[bool] = False
+
+
+class ZeRO3(FSDP):
+    """What FSDP does, by ZeRO's name (Rajbhandari et al. 2020, section 5)."""
+
+
+class ZeRO3Offload(FSDP):
+    """ZeRO-3 with shards and optimizer states in host memory."""
+
+    offload: ClassVar[bool] = True
+
+
+class HSDP(FSDP):
+    """Sharded within the ranks of the "shard" axis, replicated over those of "replicate"."""
+
+    axes: ClassVar[tuple[str, ...]] = ("replicate", "shard")
+
+
+def _sharded(module: nn.Module) -> list[FSDPModule]:
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def _methods(module: nn.Module) -> list[str]:
+    """Public methods of the model's own classes: called directly, they must find whole parameters, as forward does."""
+    names: list[str] = []
+    for cls in type(module).__mro__:
+        if cls is nn.Module:
+            break
+        if not issubclass(cls, FSDPModule) or cls.__module__.split(".")[0] != "torch":
+            names += [
+                name
+                for name, value in vars(cls).items()
+                if callable(value) and not name.startswith("_") and name != "forward" and not hasattr(nn.Module, name)
+                and not hasattr(FSDPModule, name) and not isinstance(value, staticmethod | classmethod | type)
+            ]
+    return list(dict.fromkeys(names))
+
+
+def _refuse_ties(module: nn.Module, units: Sequence[nn.Module]) -> None:
+    owner: dict[int, tuple[str, nn.Module]] = {}
+    for path, holder in module.named_modules():
+        unit = next((unit for unit in units if any(part is holder for part in unit.modules())), module)
+        for name, parameter in holder.named_parameters(recurse=False, remove_duplicate=False):
+            full = f"{path}.{name}" if path else name
+            first, other = owner.setdefault(id(parameter), (full, unit))
+            if other is not unit:
+                raise ParallelError(
+                    f"weights {first!r} and {full!r} are one tensor in two wrap units: leave one of the units out of "
+                    "Plan.units, so that both are gathered with the root"
+                )
