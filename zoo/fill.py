@@ -96,8 +96,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest one, or all of them."""
     names = list(names)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
+    close = closest(name, names)
+    return f"did you mean {close}?" if close else f"there are: {', '.join(names) or 'none'}"
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """What a mistyped name was probably meant to be."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)), None)
 
 
 def fill(cls: type[C], layers: Sequence[Layer]) -> C:
@@ -142,22 +147,19 @@ def dict_layer(cls: type, values: Mapping[str, Any], source: str, model: str) ->
 
 def _typed(cls: type, field: str, value: Any, place: str) -> Any:
     """The value as the field's type; text is read as that type."""
-    hint = typing.get_type_hints(cls)[field]
-    if isinstance(value, str) and without_none(hint) is str:
+    hint = hints_of(cls)[field]
+    inner = without_none(hint)
+    if isinstance(value, str) and inner is str:
         return value  # whatever it looks like
-    if value is None and not _is_optional(hint):
-        raise InputError(f"{place} must be {_wording(hint)}, not null")
+    if value is None and hint is inner:
+        raise InputError(f"{place} must be {_wording(inner)}, not null")
     try:
-        parsed = _type_parser(cls).parse_object({field: value}, defaults=False)
+        return _type_parser(cls).parse_object({field: value}, defaults=False)[field]
     except argparse.ArgumentError:
-        inner = without_none(hint)
-        choices = (
-            [str(choice) for choice in typing.get_args(inner)] if typing.get_origin(inner) is Literal else []
-        )
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        suggestion = f"; did you mean {close[0]}?" if close else ""
+        choices = map(str, typing.get_args(inner)) if typing.get_origin(inner) is Literal else ()
+        close = closest(str(value), choices)
+        suggestion = f"; did you mean {close}?" if close else ""
         raise InputError(f"{place} must be {_wording(inner)}, not {shown(value)}{suggestion}") from None
-    return parsed[field]
 
 
 @functools.cache
@@ -166,30 +168,31 @@ def _type_parser(cls: type) -> Any:
     import jsonargparse
 
     parser = jsonargparse.ArgumentParser(exit_on_error=False, add_help=False)
-    hints = typing.get_type_hints(cls)
     for field in fields_of(cls):
-        parser.add_argument(f"--{field.name}", type=hints[field.name])
+        parser.add_argument(f"--{field.name}", type=hints_of(cls)[field.name])
     return parser
 
 
 def fields_of(cls: type) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a config class."""
     return dataclasses.fields(cast(Any, cls))
 
 
-def _is_optional(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType) and type(None) in typing.get_args(hint)
+@functools.cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """The types of a config class's fields."""
+    return typing.get_type_hints(cls)
 
 
 def without_none(hint: Any) -> Any:
-    if not _is_optional(hint):
+    """``int`` for ``int | None``; other hints as they are."""
+    args = typing.get_args(hint)
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType) or type(None) not in args:
         return hint
-    return functools.reduce(
-        lambda a, b: a | b, [arg for arg in typing.get_args(hint) if arg is not type(None)]
-    )
+    return functools.reduce(lambda a, b: a | b, [arg for arg in args if arg is not type(None)])
 
 
 def _wording(hint: Any) -> str:
-    hint = without_none(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"

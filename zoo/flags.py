@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
+import functools
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from zoo.fill import C, Layer, dict_layer, fields_of, fill, read_yaml, without_none
+from zoo.fill import C, Layer, closest, dict_layer, fields_of, fill, hints_of, read_yaml, without_none
 from zoo_datasets.errors import InputError, shown
 
 
@@ -64,8 +64,8 @@ class _FlagParser(argparse.ArgumentParser):
             given = unknown[0].split("=")[0]
             if given.startswith("-"):
                 flags = [option for option in self._option_string_actions if option.startswith("--")]
-                close = difflib.get_close_matches(given.replace("_", "-"), flags, n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+                close = closest(given.replace("_", "-"), flags)
+                hint = f"did you mean {close}?" if close else f"see {self.prog} --help"
                 raise InputError(f"unknown option {given}; {hint}")
             self.error(f"unexpected argument {shown(given)}")
         return found
@@ -80,7 +80,7 @@ def _flag_parser(
     if config_file:
         parser.add_argument("--config", metavar="FILE", help="YAML file of options; flags overrule it")
     parser.add_argument("--json", action="store_true", help="end stdout with the result as one line of JSON")
-    hints, texts = typing.get_type_hints(cls), _texts(cls)
+    hints, texts = hints_of(cls), _texts(cls)
     for field in fields_of(cls):
         hint = without_none(hints[field.name])
         options: dict[str, Any] = {"help": texts.get(field.name, "") + _shown_default(cls, field)}
@@ -97,6 +97,7 @@ def _flag_parser(
     return parser
 
 
+@functools.cache
 def _texts(cls: type) -> dict[str, str]:
     """Help texts of a config's fields: the strings below them, in its class or one it inherits from."""
     import docstring_parser

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zoo")
 
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
 CONFIG, METRICS, LOG, REPORT, CHECKPOINTS = "config.yaml", "metrics.jsonl", "log.txt", "report", "checkpoints"
 
 
@@ -156,7 +158,7 @@ class RunRecorder(Recorder):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._log.line(f"stopped by {type(error).__name__}: {error}")
+            self._log.line(f"stopped by {type(error).__name__} {error}".rstrip())
         self._stack.close()
 
     def begin(self, steps: int, steps_per_epoch: int) -> None:
@@ -220,7 +222,10 @@ def shown_numbers(values: Mapping[str, float]) -> str:
 
 def to_json(value: Any) -> str:
     """One line of JSON. Not-a-number and infinity, which JSON lacks, become null."""
-    return json.dumps(_finite(value), allow_nan=False)
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return _ENCODER.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:

@@ -160,13 +160,16 @@ def fit(trainer: Trainer[Any], recorder: Recorder | None = None) -> Fitted:
             step += 1
             pending.append((step, batch.epoch + 1, numbers))
             recorder.tick(step)
-            if step % config.log_every == 0 or step == total:
+            if len(pending) == config.log_every or step == total:
                 recorder.steps(_summed(p, pending))
                 pending.clear()
             if step == total:
                 break
         epoch = trainer.train.epoch + 1
         if step == total or (config.eval_every and epoch % config.eval_every == 0):
+            if pending:
+                recorder.steps(_summed(p, pending))
+                pending.clear()
             evaluation = evaluate(trainer)
             if evaluation is not None:
                 record = Record(step, epoch, evaluation.metrics)
