@@ -126,9 +126,9 @@ def _first_fault(path: Path, columns: Sequence[str], header: bool, text_at: int 
         for position, text in enumerate(cells):
             if position == text_at:
                 continue
-            boolean = text.casefold() in ("true", "false")
-            only_booleans[position] &= boolean
             fault = _fault_of_cell(text)
+            boolean = fault is not None and text.casefold() in ("true", "false")
+            only_booleans[position] &= boolean
             if fault:
                 error = InputError(f"{place(str(path), row, columns[position], line)}: {fault}")
                 if not boolean:

@@ -47,7 +47,11 @@ def label_column(columns: Sequence[str], label: str | None, source: str, require
     wanted = (
         f"no label column {label!r}" if label is not None else "no label column (class, label, target, y)"
     )
-    hint = " (is the header line missing?)" if all(_as_number(name) is not None for name in columns) else ""
+    hint = ""
+    if all(_as_number(name) is not None for name in columns):
+        hint = " (is the header line missing?)"
+    elif len(columns) == 1 and any(separator in columns[0] for separator in ";\t|"):
+        hint = " (cells must be separated by commas)"
     raise InputError(
         f"{source}: {wanted}; the columns are {listed(list(columns))}{hint}; name the label with --label"
     )

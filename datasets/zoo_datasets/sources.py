@@ -28,7 +28,7 @@ ANNTHYROID_SHA256 = "e99d27d8d34ef4c6af1bd5fa76d9c0d39de8b1321f67955e2d3fc657478
 _ANOMALY_SHARE = 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TabularData:
     """Rows to train on and rows to evaluate on: both with labels of both classes, and the same columns."""
 

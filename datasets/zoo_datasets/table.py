@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "align_columns", "require_both_classes"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """Rows of numbers with named columns, and their labels where asked for.
 
@@ -91,7 +91,8 @@ def _spread(x: csr_matrix, names: list[str], wanted: list[str]) -> csr_matrix:
 
     target = {name: i for i, name in enumerate(wanted)}
     moved = np.array([target[name] for name in names], dtype=x.indices.dtype)
-    result = csr_matrix((x.data, moved[x.indices], x.indptr), shape=(x.shape[0], len(wanted)))
+    # sort_indices works in place: on copies, not on the table's own arrays.
+    result = csr_matrix((x.data.copy(), moved[x.indices], x.indptr), shape=(x.shape[0], len(wanted)))
     result.sort_indices()
     return result
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo_datasets import InputError, stratified_split
 
 
+@settings(deadline=None)
 @given(
     normal=st.integers(2, 60),
     anomalies=st.integers(2, 60),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo_datasets import InputError, read_table
@@ -64,6 +64,7 @@ GOOD = "1,2,0\n"
         (",b,class\n1,2,0\n", "t.csv: column 1 has no name in the header line"),
         ("a,b\n1,2\n", "t.csv: no label column (class, label, target, y); the columns are 'a', 'b'; name"),
         ("a,b,Label,TARGET\n1,2,0,0\n", "t.csv: 'Label', 'TARGET' could each be the label; choose one"),
+        ("a;class\n1;0\n", "the columns are 'a;class' (cells must be separated by commas); name the label"),
         ("class\n1\n0\n", "t.csv: no column beside the label; the columns are 'class'"),
         (
             "0.5,1.5,0\n1,2,1\n",
@@ -85,6 +86,7 @@ def test_csv(tmp_path: Path, content: str | bytes, message: str) -> None:
     assert message in message_of(path)
 
 
+@settings(deadline=None)
 @given(
     rows=st.integers(1, 5),
     columns=st.integers(1, 4),
@@ -103,6 +105,7 @@ def test_any_bad_cell_of_a_csv_is_named(rows: int, columns: int, data: st.DataOb
         assert f"t.csv, row {row + 1} (line {row + 2}), column 'c{column}': " in message_of(path)
 
 
+@settings(deadline=None)
 @given(rows=st.integers(1, 5), columns=st.integers(1, 4), data=st.data())
 def test_any_row_of_another_length_is_named(rows: int, columns: int, data: st.DataObject) -> None:
     row = data.draw(st.integers(0, rows - 1))

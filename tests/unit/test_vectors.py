@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -28,6 +28,7 @@ def test_the_published_ten_patterns() -> None:
     ]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(length=st.integers(2, 6), low=st.integers(-5, 5), room=st.integers(0, 6))
 def test_every_pattern_once(length: int, low: int, room: int) -> None:
     high = low + length - 1 + room
@@ -79,6 +80,7 @@ def test_normalising_a_range() -> None:
     assert normaliser.restore(np.float32([-1, 0, 1])).tolist() == [0, 3.5, 7]
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_normalising_inverts(x: np.ndarray) -> None:
     normaliser = Normaliser(**json.loads(json.dumps(asdict(Normaliser.fit(x)))))
@@ -100,6 +102,7 @@ def test_normalising_another_width() -> None:
             method(np.zeros((2, 3), np.float32))
 
 
+@settings(deadline=None)
 @given(matrices, st.booleans())
 def test_vectors_read_back_as_written(x: np.ndarray, header: bool) -> None:
     names = [f"v{i}" for i in range(x.shape[1])]
@@ -113,6 +116,18 @@ def test_vectors_read_back_as_written(x: np.ndarray, header: bool) -> None:
     assert table.x.dtype == np.float32
     assert table.y is None
     assert table.columns == (names if header else [str(i + 1) for i in range(x.shape[1])])
+
+
+def test_the_largest_32_bit_number(tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text("3.4028235677973362e38\n")  # rounds down to it
+    assert read_vectors(path).x.tolist() == [[float(np.finfo(np.float32).max)]]
+    path.write_text("3.4028235677973362e38\nx\n")
+    with pytest.raises(InputError, match=r"row 2 \(line 2\), column '1': 'x' is not a number$"):
+        read_vectors(path)
+    path.write_text("-3.4028235677973366e38\n")  # a tie, rounds to infinity
+    with pytest.raises(InputError, match=r"'-3\.4028235677973366e38' is beyond the range of 32-bit numbers$"):
+        read_vectors(path)
 
 
 @pytest.mark.parametrize(
