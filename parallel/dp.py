@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -13,8 +12,8 @@ from torch.nn.parallel import gather as gather_from_devices
 from torch.nn.parallel import replicate, scatter
 
 from parallel.batch import Batch, Nest, map_nest
-from parallel.dropout import CurrentPart
 from parallel.engine import Engine
+from parallel.errors import ParallelError
 from parallel.mesh import World
 from parallel.net import Net
 
@@ -33,15 +32,18 @@ class DP(Engine):
         self._threads = ThreadPoolExecutor(world.replicas, thread_name_prefix="replica")
 
     def place(self, net: Net) -> None:
-        net.module.forward = _SplitForward(net.module, self.world, self._threads, net.current)
+        if self.world.device.type == "cuda" and net.plan.checkpoint:
+            raise ParallelError("dp on GPUs cannot recompute activations (Plan.checkpoint): take ddp")
+        net.module.forward = _SplitForward(net, self.world, self._threads)
 
     def close(self) -> None:
         self._threads.shutdown()
 
 
 class _SplitForward:
-    def __init__(self, module: nn.Module, world: World, threads: ThreadPoolExecutor, current: CurrentPart) -> None:
-        self.module, self.world, self.threads, self.current = module, world, threads, current
+    def __init__(self, net: Net, world: World, threads: ThreadPoolExecutor) -> None:
+        self.net, self.world, self.threads = net, world, threads
+        self.module, self.current = net.module, net.current
 
     def __call__(self, *args: Any, **kwargs: Any) -> Nest:
         part = self.current.part
@@ -49,6 +51,7 @@ class _SplitForward:
         count = min(self.world.replicas, rows)
         if count < 2:
             return type(self.module).forward(self.module, *args, **kwargs)
+        self.net.spectral.advance()
         bounds = [(rows * k // count, rows * (k + 1) // count) for k in range(count)]
         inputs = [_take((args, kwargs), rows, *bound) for bound in bounds]
         if self.world.device.type == "cuda":
@@ -100,8 +103,7 @@ class _ThreadState:
 
 def _share(module: nn.Module) -> nn.Module:
     """A replica: the same parameters, buffers of its own."""
-    replica = copy.copy(module)
-    replica.__dict__ = dict(module.__dict__)
+    replica: nn.Module = module._replicate_for_data_parallel()
     replica._parameters = dict(module._parameters)
     replica._buffers = {name: None if b is None else b.clone() for name, b in module._buffers.items()}
     replica._modules = {name: None if m is None else _share(m) for name, m in module._modules.items()}

@@ -10,6 +10,7 @@ from torch import nn
 from parallel.dropout import CurrentPart
 from parallel.ema import EMA
 from parallel.plan import Plan
+from parallel.spectral import SpectralNorms
 from parallel.splits import Split
 
 
@@ -19,6 +20,7 @@ class Net:
 
     Attributes:
         current: where its modules find the part being computed.
+        spectral: its spectral norms.
         state: what the data engine keeps for it (DDP's reducer, say).
         splits: the tensor-parallel cut of each parameter and buffer that is cut, by name.
         pending: a backward has added gradients since the last step.
@@ -28,6 +30,7 @@ class Net:
     module: nn.Module
     plan: Plan
     current: CurrentPart
+    spectral: SpectralNorms
     state: Any = None
     splits: dict[str, Split] = field(default_factory=dict)
     emas: list[EMA] = field(default_factory=list)

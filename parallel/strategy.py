@@ -65,7 +65,6 @@ class Strategy(Parallel):
         self._dtype = torch.float64 if precision == "fp64" else torch.float32
         self._nets: list[Net] = []
         self._optimizers: list[Optimizer] = []
-        self._spectral: list[SpectralNorms] = []
         self._current = CurrentPart()
         self._last_part = True
         self._seeds: dict[tuple[float, torch.dtype], Tensor] = {}
@@ -85,8 +84,7 @@ class Strategy(Parallel):
         self._normalisation(module)
         key_dropout(module, self._current)
         self._same_start(module)
-        net = Net(module, plan, self._current)
-        self._spectral.append(SpectralNorms(module))
+        net = Net(module, plan, self._current, SpectralNorms(module))
         for engine in self.engines:
             if "tensor" in engine.axes:
                 engine.place(net)
@@ -159,8 +157,8 @@ class Strategy(Parallel):
     # One step
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        for norms in self._spectral:
-            norms.due()
+        for net in self._nets:
+            net.spectral.due()
         if self.accumulate == 1:
             self._current.set(batch)
             yield batch
