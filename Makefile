@@ -12,7 +12,7 @@ INPUTS := pyproject.toml constraints.txt
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?=
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint lint-rules lint-format lint-types lint-layers clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -22,10 +22,18 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(TESTS)
 
-lint: $(VENV)/installed-test
+lint: lint-rules lint-format lint-types lint-layers  # with --keep-going, what all four say
+
+lint-rules: $(VENV)/installed-test
 	$(BIN)/ruff check .
+
+lint-format: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
+
+lint-types: $(VENV)/installed-test
 	$(BIN)/mypy
+
+lint-layers: $(VENV)/installed-test
 	$(BIN)/lint-imports --no-logo
 
 clean:
