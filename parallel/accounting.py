@@ -61,7 +61,9 @@ def memory(nets: list[Net], optimizers: list[Optimizer]) -> Memory:
     return Memory(
         parameters=sum(_bytes(piece) for piece in pieces.values()),
         gradients=sum(optimizer.grad_bytes for optimizer in optimizers),
-        optimizer=sum(_bytes(value) for value in states if value.dim()),  # step counters are no states of a weight
+        optimizer=sum(
+            _bytes(value) for value in states if value.dim()
+        ),  # step counters are no states of a weight
         gathered=sum(_gathered(net) for net in nets),
     )
 

@@ -87,7 +87,9 @@ class Batch:
         """Standard normal draws of exactly ``shape`` that the whole global batch shares: equal on every rank and part."""
         generator = rng.shared_generator(self.seed, name, self.step)
         dtype = dtype or self._dtype()
-        drawn = torch.randn(tuple(shape), generator=generator, dtype=torch.float64 if dtype == torch.float64 else None)
+        drawn = torch.randn(
+            tuple(shape), generator=generator, dtype=torch.float64 if dtype == torch.float64 else None
+        )
         return drawn.to(self.position.device, dtype)
 
     def split(self, parts: int) -> Iterator[Batch]:

@@ -70,7 +70,9 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 
 def _synchronised(old: _BatchNorm, group: Group) -> SyncBatchNorm:
-    new = SyncBatchNorm(old.num_features, old.eps, old.momentum, affine=False, track_running_stats=old.track_running_stats)
+    new = SyncBatchNorm(
+        old.num_features, old.eps, old.momentum, affine=False, track_running_stats=old.track_running_stats
+    )
     new.affine = old.affine
     new.weight, new.bias = old.weight, old.bias
     for name, buffer in old.named_buffers(recurse=False):

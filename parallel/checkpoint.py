@@ -54,7 +54,9 @@ def load_full_state(net: Net, state: Mapping[str, Tensor], group: Group) -> None
         if name in net.splits:
             whole = net.splits[name].take_own(whole)
         if isinstance(tensor, DTensor):
-            whole = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
+            whole = distribute_tensor(
+                whole, tensor.device_mesh, tensor.placements, src_data_rank=None
+            ).to_local()
         held.copy_(whole)
 
 

@@ -138,7 +138,9 @@ def _refuse(name: str, module: nn.Module) -> None:
     elif isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout | nn.RReLU):
         drop = 1.0
     elif kind == "StochasticDepth" and module.mode != "row":
-        raise ParallelError(f"{name!r}: StochasticDepth(mode='batch') drops by batch, not by sample; use mode='row'")
+        raise ParallelError(
+            f"{name!r}: StochasticDepth(mode='batch') drops by batch, not by sample; use mode='row'"
+        )
     if drop:
         raise ParallelError(
             f"{name!r}: {kind} draws its random numbers inside torch, where they cannot follow the sample; "

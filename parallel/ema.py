@@ -22,7 +22,9 @@ class EMA:
             raise ValueError(f"EMA decay is {decay}; it must be in [0, 1)")
         self.net = net
         self.decay = decay
-        self.average: dict[str, Tensor] = {name: local(p).detach().clone() for name, p in net.named_parameters()}
+        self.average: dict[str, Tensor] = {
+            name: local(p).detach().clone() for name, p in net.named_parameters()
+        }
 
     @torch.no_grad()
     def update(self) -> None:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 
 from parallel.engine import Engine
 from parallel.errors import ParallelError
@@ -95,8 +101,12 @@ def _methods(module: nn.Module) -> list[str]:
             names += [
                 name
                 for name, value in vars(cls).items()
-                if callable(value) and not name.startswith("_") and name != "forward" and not hasattr(nn.Module, name)
-                and not hasattr(FSDPModule, name) and not isinstance(value, staticmethod | classmethod | type)
+                if callable(value)
+                and not name.startswith("_")
+                and name != "forward"
+                and not hasattr(nn.Module, name)
+                and not hasattr(FSDPModule, name)
+                and not isinstance(value, staticmethod | classmethod | type)
             ]
     return list(dict.fromkeys(names))
 

@@ -44,7 +44,9 @@ class Options:
     def __post_init__(self) -> None:
         precisions = ("fp64", "fp32", "bf16-mixed", "fp16-mixed")
         if self.precision not in precisions:
-            raise ParallelError(f"--precision {self.precision!r} is unknown; it is one of {', '.join(precisions)}")
+            raise ParallelError(
+                f"--precision {self.precision!r} is unknown; it is one of {', '.join(precisions)}"
+            )
         if self.accumulate < 1:
             raise ParallelError(f"--accumulate is {self.accumulate}; it must be at least 1")
         if self.tp is not None and self.tp < 1:
@@ -96,7 +98,9 @@ def launch(
     place = find_launch()
     if place is not None:
         if nproc is not None and nproc != place.size:
-            raise ParallelError(f"--nproc {nproc} under {place.found}, which started {place.size} ranks: leave it out")
+            raise ParallelError(
+                f"--nproc {nproc} under {place.found}, which started {place.size} ranks: leave it out"
+            )
         registry.check_ranks(spec, place.size)
         return _run(main, args, spec, options, place)
     if nproc is None:
@@ -122,7 +126,9 @@ def find_launch(environ: Mapping[str, str] = os.environ) -> Place | None:
     if all(environ.get(name) for name in slurm) and environ.get("SLURM_STEP_NUM_TASKS") != "1":
         address = environ.get("MASTER_ADDR") or environ.get("SLURM_LAUNCH_NODE_IPADDR")
         if not address:
-            raise ParallelError("srun started this process but names no SLURM_LAUNCH_NODE_IPADDR: set MASTER_ADDR")
+            raise ParallelError(
+                "srun started this process but names no SLURM_LAUNCH_NODE_IPADDR: set MASTER_ADDR"
+            )
         port = int(environ.get("MASTER_PORT") or 20000 + int(environ["SLURM_JOB_ID"]) % 20000)
         return Place(
             int(environ["SLURM_PROCID"]),
@@ -197,7 +203,11 @@ class _Ranks:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self.processes.append(
             subprocess.Popen(
-                command, env=environment, pass_fds=(alive, write), stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env=environment,
+                pass_fds=(alive, write),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         )
         os.close(write)
@@ -222,7 +232,9 @@ class _Ranks:
     def _value(self, rank: int, report: bytes) -> Any:
         if not report:
             code = self.processes[rank].wait()
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            )
             raise RankError(f"rank {rank} of {self.size} {how} without reporting; the other ranks were ended")
         error, text, value = pickle.loads(report)
         if text is None:
@@ -271,7 +283,9 @@ def _child() -> None:
     with os.fdopen(report, "wb") as pipe:
         pipe.write(pickle.dumps((error, text, value)))
     if text is not None:
-        time.sleep(60)  # the parent ends all ranks now; leaving first would make the others fail on a lost peer
+        time.sleep(
+            60
+        )  # the parent ends all ranks now; leaving first would make the others fail on a lost peer
         os._exit(1)
 
 

@@ -155,7 +155,10 @@ class Loader:
 
     def _from_dataset(self, order: Tensor, first: int) -> Iterator[Batch]:
         spans = list(self._spans(order, first))
-        requests = [[(self.epoch, base, int(order[base])) for base in range(start, stop)] for _, _, start, stop in spans]
+        requests = [
+            [(self.epoch, base, int(order[base])) for base in range(start, stop)]
+            for _, _, start, stop in spans
+        ]
         loader = DataLoader(
             _KeyedRows(self.dataset, self.seed),
             batch_sampler=_Fixed(requests),

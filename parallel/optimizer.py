@@ -22,9 +22,7 @@ Groups = Callable[[str, nn.Parameter], Mapping[str, Any] | None]
 Factory = Callable[[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]], torch.optim.Optimizer]
 
 # Optimizers that treat each number by itself give a shard what they would give it within the whole.
-ELEMENTWISE = frozenset(
-    "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
-)
+ELEMENTWISE = frozenset(["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"])
 
 
 @dataclass
@@ -79,7 +77,9 @@ class Optimizer:
         self.slots, grouped = _group(self.nets, groups, lr)
         if not self.slots:
             raise ParallelError("the optimizer has no parameter that requires a gradient")
-        cut = any(net.splits for net in self.nets) or any(slot.shard is not slot.parameter for slot in self.slots)
+        cut = any(net.splits for net in self.nets) or any(
+            slot.shard is not slot.parameter for slot in self.slots
+        )
         if cut and cls.__name__ not in ELEMENTWISE:
             raise ParallelError(
                 f"{cls.__name__} needs whole tensors and the parameters are sharded; use one of "
@@ -87,7 +87,9 @@ class Optimizer:
             )
         self._l2 = [(index, l2) for index, (l2, _) in enumerate(grouped) if l2]
         self._members = [members for _, (members, _) in ((l2, pair) for l2, pair in grouped)]
-        self.torch = factory(cls, [{"params": [s.shard for s in m], **o} for _, (m, o) in grouped], {"lr": lr, **options})
+        self.torch = factory(
+            cls, [{"params": [s.shard for s in m], **o} for _, (m, o) in grouped], {"lr": lr, **options}
+        )
         self._base_lr = [group["lr"] for group in self.torch.param_groups]
         self._sharded = [slot for slot in self.slots if slot.shard is not slot.parameter]
         self._norm = GradNorm([(slot.parameter, slot.split) for slot in self.slots])
@@ -97,7 +99,9 @@ class Optimizer:
         """Unscales, adds ``l2``, takes the norm, clips, steps and clears the gradients."""
         for slot in self._sharded:
             slot.shard.grad = local_grad(slot.parameter)
-        held = [(index, slot.shard.grad) for index, slot in enumerate(self.slots) if slot.shard.grad is not None]
+        held = [
+            (index, slot.shard.grad) for index, slot in enumerate(self.slots) if slot.shard.grad is not None
+        ]
         grads: list[Tensor] = [grad for _, grad in held]  # type: ignore[misc]
         self.grad_bytes = sum(grad.nbytes for grad in grads)
         if self.scaler is not None and grads:
@@ -123,7 +127,9 @@ class Optimizer:
 
     def local_states(self) -> list[dict[str, Any]]:
         """The torch optimizer's state of each parameter, where this rank holds one."""
-        inner = getattr(self.torch, "optim", self.torch)  # ZeroRedundancyOptimizer keeps its rank's share in one of its own
+        inner = getattr(
+            self.torch, "optim", self.torch
+        )  # ZeroRedundancyOptimizer keeps its rank's share in one of its own
         return list(inner.state.values())
 
     def _add_l2(self) -> None:

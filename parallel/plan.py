@@ -50,7 +50,9 @@ def match(model: nn.Module, *globs: str) -> Iterator[tuple[str, nn.Module]]:
 
 @cache
 def _pattern(glob: str) -> re.Pattern[str]:
-    pieces = (".*" if piece == "**" else "[^.]*" if piece == "*" else re.escape(piece) for piece in _tokens(glob))
+    pieces = (
+        ".*" if piece == "**" else "[^.]*" if piece == "*" else re.escape(piece) for piece in _tokens(glob)
+    )
     return re.compile("".join(pieces))
 
 

@@ -53,15 +53,22 @@ def register(entry: StrategyEntry) -> StrategyEntry:
 for _entry in (
     StrategyEntry("single", "one process, the reference for all", "parallel.single:Single", kind="one"),
     StrategyEntry(
-        "dp", "one process, each forward's rows split over its GPUs, or over threads", "parallel.dp:DP", "replicas"
+        "dp",
+        "one process, each forward's rows split over its GPUs, or over threads",
+        "parallel.dp:DP",
+        "replicas",
     ),
     StrategyEntry("ddp", "the batch is split, gradients are summed (torch DDP)", "parallel.ddp:DDP"),
     StrategyEntry("fsdp", "parameters, gradients, optimizer states sharded (FSDP2)", "parallel.fsdp:FSDP"),
-    StrategyEntry("zero1", "optimizer states sharded by whole tensors (ZeroRedundancyOptimizer)", "parallel.zero:ZeRO1"),
+    StrategyEntry(
+        "zero1", "optimizer states sharded by whole tensors (ZeroRedundancyOptimizer)", "parallel.zero:ZeRO1"
+    ),
     StrategyEntry("zero2", "gradients and optimizer states sharded (FSDP2)", "parallel.fsdp:ZeRO2"),
     StrategyEntry("zero3", "parameters, gradients, optimizer states sharded (FSDP2)", "parallel.fsdp:ZeRO3"),
     StrategyEntry("zero3-offload", "zero3 with the shards in host memory", "parallel.fsdp:ZeRO3Offload"),
-    StrategyEntry("hsdp", "sharded within groups of ranks, replicated over them (FSDP2)", "parallel.fsdp:HSDP", ranks=4),
+    StrategyEntry(
+        "hsdp", "sharded within groups of ranks, replicated over them (FSDP2)", "parallel.fsdp:HSDP", ranks=4
+    ),
     StrategyEntry("tp", "layers split over the ranks", "parallel.tensor:TensorParallel", "tensor"),
 ):
     register(_entry)
@@ -90,7 +97,9 @@ def resolve(spec: str) -> list[StrategyEntry]:
             raise ParallelError(f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)})")
     found = [_ENTRIES[name] for name in names]
     if sorted(entry.kind for entry in found) != ["data", "tensor"]:
-        raise ParallelError(f"strategy {spec!r}: a combination is one that cuts the batch and one that cuts layers, as ddp+tp")
+        raise ParallelError(
+            f"strategy {spec!r}: a combination is one that cuts the batch and one that cuts layers, as ddp+tp"
+        )
     return sorted(found, key=lambda entry: entry.kind, reverse=True)
 
 
@@ -114,10 +123,14 @@ def check_ranks(spec: str, nproc: int) -> None:
     if nproc < 1:
         raise ParallelError(f"--nproc is {nproc}; it must be at least 1")
     if found[0].kind == "one" and nproc != 1:
-        raise ParallelError(f"--nproc {nproc} with strategy {spec!r}, which is one process: leave it out, or take ddp")
+        raise ParallelError(
+            f"--nproc {nproc} with strategy {spec!r}, which is one process: leave it out, or take ddp"
+        )
     for entry in found:
         if nproc < entry.ranks:
-            raise ParallelError(f"strategy {spec!r} needs at least {entry.ranks} ranks, and --nproc is {nproc}")
+            raise ParallelError(
+                f"strategy {spec!r} needs at least {entry.ranks} ranks, and --nproc is {nproc}"
+            )
 
 
 @cache

@@ -46,7 +46,9 @@ def bits(key: int | Tensor, position: Tensor, count: int) -> Tensor:
     return _mix(row + column)
 
 
-def uniform(key: int | Tensor, position: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+def uniform(
+    key: int | Tensor, position: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Uniform draws in (0, 1): [rows, *shape]."""
     count = math.prod(shape)
     draws = bits(key, position, count)
@@ -57,7 +59,9 @@ def uniform(key: int | Tensor, position: Tensor, shape: Sequence[int], dtype: to
     return values.to(dtype).reshape(position.shape[0], *shape)
 
 
-def normal(key: int | Tensor, position: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+def normal(
+    key: int | Tensor, position: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Standard normal draws [rows, *shape]: Box and Muller (1958), two from each 64 bits."""
     count = math.prod(shape)
     draws = bits(key, position, (count + 1) // 2)

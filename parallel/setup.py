@@ -33,7 +33,9 @@ def create(spec: str, options: Options, place: Place) -> Strategy:
     if axes == list(DATA_AXES):
         sizes["replicate"] = 2
     if "tensor" not in axes and options.tp is not None:
-        raise ParallelError(f"--tp {options.tp} with strategy {spec!r}, which splits no layers: take tp, ddp+tp or fsdp+tp")
+        raise ParallelError(
+            f"--tp {options.tp} with strategy {spec!r}, which splits no layers: take tp, ddp+tp or fsdp+tp"
+        )
     try:
         world = lay_out(axes, place.rank, place.size, place.local_rank, device, sizes, options.replicas)
         return Strategy(
@@ -85,7 +87,9 @@ def _join(place: Place, device: torch.device) -> None:
     else:  # torchrun's agent keeps the store; under SLURM rank 0 does
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         is_master = place.rank == 0 and not agent
-        store = dist.TCPStore(place.address, place.port, place.size, is_master, timeout=_TIMEOUT, multi_tenant=True)
+        store = dist.TCPStore(
+            place.address, place.port, place.size, is_master, timeout=_TIMEOUT, multi_tenant=True
+        )
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_TIMEOUT)
 

@@ -205,7 +205,9 @@ class Strategy(Parallel):
     def step(self, opt: Optimizer) -> StepInfo:
         for net in opt.nets:
             if not net.reduced:
-                raise ParallelError("p.step without a backward on the last of p.parts(batch): there is no whole gradient")
+                raise ParallelError(
+                    "p.step without a backward on the last of p.parts(batch): there is no whole gradient"
+                )
             net.pending = net.reduced = False
         info = opt.step()
         for net in opt.nets:
@@ -237,7 +239,9 @@ class Strategy(Parallel):
     def gather(self, values: Nest, index: Tensor) -> Nest:
         places = gather_rows(index.to(self.device), self.world.data)
         order = torch.argsort(places, stable=True)
-        return map_nest(lambda rows: gather_rows(rows.detach(), self.world.data).index_select(0, order), values)
+        return map_nest(
+            lambda rows: gather_rows(rows.detach(), self.world.data).index_select(0, order), values
+        )
 
     def sum(self, value: Tensor) -> Tensor:
         return all_reduce(value.detach().clone(), self.world.data)
@@ -326,7 +330,7 @@ class Strategy(Parallel):
         return map_nest(move, nest)
 
     def _check_tail(self, loader: Loader, rows: int) -> None:
-        if rows > 1 or loader.batch_size == 1 and not loader.shuffle:
+        if rows > 1 or (loader.batch_size == 1 and not loader.shuffle):
             return
         for net in self._nets:
             for name, module in net.module.named_modules():
@@ -363,7 +367,9 @@ class Strategy(Parallel):
         """Sums of an earlier backward of the last part, set aside where the engine would sum them a second time."""
         if all(engine.adds for engine in self.engines) or not any(net.reduced for net in opt.nets):
             return []
-        kept = [(slot.parameter, slot.parameter.grad) for slot in opt.slots if slot.parameter.grad is not None]
+        kept = [
+            (slot.parameter, slot.parameter.grad) for slot in opt.slots if slot.parameter.grad is not None
+        ]
         for parameter, _ in kept:
             parameter.grad = None
         return kept  # type: ignore[return-value]

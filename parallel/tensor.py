@@ -47,7 +47,9 @@ class TensorParallel(Engine):
     def place(self, net: Net) -> None:
         name = type(net.module).__name__
         if not net.plan.tensor:
-            raise ParallelError(f"{name} declares no tensor-parallel layers (Plan.tensor): take a strategy without tp")
+            raise ParallelError(
+                f"{name} declares no tensor-parallel layers (Plan.tensor): take a strategy without tp"
+            )
         assert self.world.mesh is not None
         mesh = self.world.mesh["tensor"]
         styles: dict[str, _Style] = {}
@@ -79,14 +81,18 @@ class _Style(ParallelStyle):
         self.divided: set[tuple[int, str]] = set()
         if self.style not in _STYLES and self.style not in ("shared", *_DROPOUT):
             known = ", ".join((*_STYLES, "shared", *_DROPOUT))
-            raise ParallelError(f"Plan.tensor: style {self.style!r} of layer {layer!r} is unknown; it is one of {known}")
+            raise ParallelError(
+                f"Plan.tensor: style {self.style!r} of layer {layer!r} is unknown; it is one of {known}"
+            )
 
     def check(self, degree: int) -> None:
         """Raises where ``degree`` ranks cannot share what the layer has, before anything is cut."""
         module, parent = self._modules()
         for attribute in self.counts:
             if not isinstance(getattr(parent, attribute, None), int):
-                raise ParallelError(f"Plan.tensor: the parent of layer {self.layer!r} has no number {attribute!r}")
+                raise ParallelError(
+                    f"Plan.tensor: the parent of layer {self.layer!r} has no number {attribute!r}"
+                )
             self._divides(getattr(parent, attribute), attribute, degree)
         if self.style in _STYLES:
             cut = _STYLES[self.style]

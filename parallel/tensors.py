@@ -30,7 +30,9 @@ def sharded_axes(tensor: Tensor) -> tuple[int, ...]:
         return ()
     for placement in tensor.placements:
         assert not isinstance(placement, Partial), "a parameter holds values, not summands"
-    return tuple(axis for axis, placement in enumerate(tensor.placements) if not isinstance(placement, Replicate))
+    return tuple(
+        axis for axis, placement in enumerate(tensor.placements) if not isinstance(placement, Replicate)
+    )
 
 
 def full(tensor: Tensor) -> Tensor:

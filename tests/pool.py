@@ -53,7 +53,9 @@ class Pool:
                         good, values[rank] = connection.recv()  # type: ignore[union-attr]
                     except EOFError:
                         self.close()
-                        raise CaseError(failure or f"rank {rank} of {n} under {spec}: its process died") from None
+                        raise CaseError(
+                            failure or f"rank {rank} of {n} under {spec}: its process died"
+                        ) from None
                     if not good:
                         failure = failure or f"rank {rank} of {n} under {spec}:\n{values[rank]}"
             if failure:

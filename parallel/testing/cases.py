@@ -16,7 +16,9 @@ from parallel.plan import Plan
 from parallel.testing import nets
 from parallel.testing.compare import Trace
 
-Step = Callable[[Batch], tuple[Tensor, list[StepInfo]]]  # this rank's share of the loss, and what the optimizers did
+Step = Callable[
+    [Batch], tuple[Tensor, list[StepInfo]]
+]  # this rank's share of the loss, and what the optimizers did
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,12 @@ def _regression(width: int = 6) -> tuple[Tensor, Tensor]:
 
 
 def _plain(
-    p: Parallel, net: nn.Module, plan: Plan, loss_of: Callable[[nn.Module, Batch], Tensor], optimizer: Any, **options: Any
+    p: Parallel,
+    net: nn.Module,
+    plan: Plan,
+    loss_of: Callable[[nn.Module, Batch], Tensor],
+    optimizer: Any,
+    **options: Any,
 ) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
     """One net, one optimizer, the loop of the contract."""
     net = p.wrap(net, plan)
@@ -75,7 +82,11 @@ def _plain(
         for part in p.parts(batch):
             with p.autocast():
                 losses = loss_of(net, part)
-            loss = losses.float().sum() / batch.size if losses.dtype != torch.float64 else losses.sum() / batch.size
+            loss = (
+                losses.float().sum() / batch.size
+                if losses.dtype != torch.float64
+                else losses.sum() / batch.size
+            )
             p.backward(loss, opt)
             total = total + loss.detach()
         return total, [p.step(opt)]
@@ -102,7 +113,9 @@ def _mlp(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
 
 
 def _short_bias(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
-    return _plain(p, nets.ShortBias(), nets.SHORT_BIAS_PLAN, _squared, torch.optim.Adam, lr=1e-2, clip_norm=1.0)
+    return _plain(
+        p, nets.ShortBias(), nets.SHORT_BIAS_PLAN, _squared, torch.optim.Adam, lr=1e-2, clip_norm=1.0
+    )
 
 
 def _dropout(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
@@ -120,12 +133,18 @@ def _conv(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
     def loss(net: nn.Module, part: Batch) -> Tensor:
         return F.cross_entropy(net(part["image"]), part["label"], reduction="none")
 
-    return _plain(p, nets.ConvNet(), nets.CONV_PLAN, loss, torch.optim.SGD, lr=0.05, momentum=0.9, clip_norm=1.0)
+    return _plain(
+        p, nets.ConvNet(), nets.CONV_PLAN, loss, torch.optim.SGD, lr=0.05, momentum=0.9, clip_norm=1.0
+    )
 
 
 def _tied(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
     def loss(net: nn.Module, part: Batch) -> Tensor:
-        return F.cross_entropy(net(part.x).flatten(0, 1), part.y.flatten(), reduction="none").view(len(part), 5).sum(1)
+        return (
+            F.cross_entropy(net(part.x).flatten(0, 1), part.y.flatten(), reduction="none")
+            .view(len(part), 5)
+            .sum(1)
+        )
 
     return _plain(p, nets.Tied(), nets.TIED_PLAN, loss, torch.optim.Adam, lr=1e-2)
 
@@ -134,7 +153,9 @@ def _attention(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
     def loss(net: nn.Module, part: Batch) -> Tensor:
         return F.cross_entropy(net(part.x), part.y, reduction="none")
 
-    return _plain(p, nets.Transformer(), nets.TRANSFORMER_PLAN, loss, torch.optim.AdamW, lr=1e-3, clip_norm=1.0)
+    return _plain(
+        p, nets.Transformer(), nets.TRANSFORMER_PLAN, loss, torch.optim.AdamW, lr=1e-3, clip_norm=1.0
+    )
 
 
 def _branch(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:

@@ -78,7 +78,9 @@ class Dropped(nn.Module):
         return self.head(self.drop_whole(x))
 
 
-DROPPED_PLAN = Plan(units=("first", "second"), tensor={"first": "column", "drop": "features", "second": "row"})
+DROPPED_PLAN = Plan(
+    units=("first", "second"), tensor={"first": "column", "drop": "features", "second": "row"}
+)
 
 
 class ConvNet(nn.Module):
@@ -97,7 +99,9 @@ class ConvNet(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-CONV_PLAN = Plan(units=("conv1", "conv2"), tensor={"conv1": "conv_out", "norm1": "channels", "conv2": "conv_in"})
+CONV_PLAN = Plan(
+    units=("conv1", "conv2"), tensor={"conv1": "conv_out", "norm1": "channels", "conv2": "conv_in"}
+)
 
 
 class Tied(nn.Module):
@@ -131,7 +135,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows, length, _ = x.shape
-        q, k, v = self.qkv(x).view(rows, length, 3, self.heads, self.per_head).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(x).view(rows, length, 3, self.heads, self.per_head).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         weights = (self.norm(q) @ self.norm(k).transpose(-2, -1) / self.per_head**0.5).softmax(-1)
         mixed = self.drop(weights) @ v
         return self.proj(mixed.transpose(1, 2).flatten(2))
