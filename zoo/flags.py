@@ -63,7 +63,9 @@ class _FlagParser(argparse.ArgumentParser):
         if unknown:
             given = unknown[0].split("=")[0]
             if given.startswith("-"):
-                flags = [option for option in self._option_string_actions if option.startswith("--")]
+                flags = [
+                    name for name in self._option_string_actions if name.startswith("--") and name != "--help"
+                ]
                 close = closest(given.replace("_", "-"), flags)
                 hint = f"did you mean {close}?" if close else f"see {self.prog} --help"
                 raise InputError(f"unknown option {given}; {hint}")
