@@ -37,7 +37,8 @@ class Memory:
 class Traffic:
     """Collectives by kind ("all_reduce", "all_gather", "reduce_scatter", "broadcast"), with their bytes.
 
-    Bytes are those of the whole tensor that the collective is about: of what is reduced, or of what is gathered.
+    Bytes are those of the whole tensor that the collective is about: of what is reduced, or of what is
+    gathered.
     """
 
     calls: dict[str, int] = field(default_factory=dict)

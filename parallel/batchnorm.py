@@ -13,8 +13,8 @@ from parallel.collectives import Group, all_reduce, differentiable_sum
 class SyncBatchNorm(_BatchNorm):
     """BatchNorm whose moments are those of all ranks' rows (Ioffe and Szegedy 2015, algorithm 1); empty shares are fine.
 
-    Moments are taken in two passes, mean then squared deviations, since their difference in one pass loses digits.
-    Input: [rows, channels, ...].
+    Moments are taken in two passes, mean then squared deviations, since their difference in one pass loses
+    digits. Input: [rows, channels, ...].
     """
 
     group: Group = None

@@ -28,12 +28,12 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _Sum.apply(grads[0], ctx.group), None  # type: ignore[return-value]
+        return _Sum.apply(grads[0], ctx.group), None
 
 
 def differentiable_sum(value: Tensor, group: Group) -> Tensor:
     """The sum of ``value`` over the group, through which gradients flow to every rank's summand."""
-    return value if group is None else _Sum.apply(value, group)  # type: ignore[return-value]
+    return value if group is None else _Sum.apply(value, group)
 
 
 def gather_rows(value: Tensor, group: Group) -> Tensor:

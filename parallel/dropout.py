@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +105,7 @@ class KeyedDropout(nn.Module):
 
 
 # By class name where the class lives in a library that this package does not know: timm's DropPath.
-_KEYED: dict[str, Callable[[nn.Module], tuple[float, int | None]]] = {
+_KEYED: dict[str, Callable[[Any], tuple[float, int | None]]] = {
     "Dropout": lambda module: (module.p, None),
     "Dropout1d": lambda module: (module.p, 2),
     "Dropout2d": lambda module: (module.p, 2),

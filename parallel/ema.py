@@ -14,7 +14,8 @@ from parallel.tensors import local
 class EMA:
     """``average = decay * average + (1 - decay) * weights`` after each step; buffers are copied.
 
-    Usable as a context, ``with ema.applied():``, within which the net holds the averages (for evaluation and saving).
+    Usable as a context, ``with ema.applied():``, within which the net holds the averages (for evaluation and
+    saving).
     """
 
     def __init__(self, net: nn.Module, decay: float) -> None:

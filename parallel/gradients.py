@@ -16,8 +16,8 @@ from parallel.tensors import sharded_axes
 class GradNorm:
     """The 2-norm over all of an optimizer's parameters, each number counted once.
 
-    Parameters fall into kinds by the process groups over which they are cut (none for plain ones); the squares of a
-    kind are summed over its groups, one small all-reduce each.
+    Parameters fall into kinds by the process groups over which they are cut (none for plain ones); the
+    squares of a kind are summed over its groups, one small all-reduce each.
     """
 
     def __init__(self, parameters: Sequence[tuple[Tensor, Split | None]]) -> None:
@@ -33,7 +33,7 @@ class GradNorm:
         self._device = parameters[0][0].device
         self._plain = self._kinds == [()]
 
-    def __call__(self, which: Sequence[int], grads: Sequence[Tensor]) -> Tensor:
+    def __call__(self, which: Sequence[int], grads: list[Tensor]) -> Tensor:
         """The norm (0-d) of ``grads``, the local gradients of the parameters numbered ``which``."""
         if self._plain:
             if not grads:

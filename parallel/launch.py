@@ -79,19 +79,20 @@ def launch(
 ) -> Any:
     """Calls ``main(p, *args)`` on every rank and returns rank 0's value.
 
-    Under torchrun or srun this process is a rank and joins the others. Otherwise one rank runs in place, and several are
-    started as new processes, that meet on a free port of the loopback interface; ``main`` and ``args`` must pickle.
+    Under torchrun or srun this process is a rank and joins the others. Otherwise one rank runs in place, and
+    several are started as new processes, that meet on a free port of the loopback interface; ``main`` and
+    ``args`` must pickle.
 
     Args:
         spec: a strategy's name, or two joined by "+".
-        nproc: ranks to start; by default one a GPU, or 2 on a machine without (4 for two-dimensional strategies).
-        tp: ranks that split one model, for specs with tensor parallel.
-        device: "cpu" or "cuda"; by default cuda where there is any.
+        nproc: ranks to start; by default one a GPU, or 2 on a machine without (4 for two-dimensional
+            strategies). tp: ranks that split one model, for specs with tensor parallel. device: "cpu" or
+            "cuda"; by default cuda where there is any.
 
     Raises:
         ParallelError: the strategy cannot do what is asked.
-        Exception: what the first failing rank raised, with that rank's traceback as a note; every rank is ended.
-        RankError: a rank ended without a word.
+        Exception: what the first failing rank raised, with that rank's traceback as a note; every rank is
+        ended. RankError: a rank ended without a word.
     """
     options = Options(precision, accumulate, tp, local_batchnorm, compile, device)
     registry.resolve(spec)
@@ -116,7 +117,8 @@ def launch(
 def find_launch(environ: Mapping[str, str] = os.environ) -> Place | None:
     """The place that a launcher gave this process, or None.
 
-    Only a whole launch counts: a stray RANK or SLURM_NTASKS (of the shell that ``salloc`` opened, say) is no launch.
+    Only a whole launch counts: a stray RANK or SLURM_NTASKS (of the shell that ``salloc`` opened, say) is no
+    launch.
     """
     torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     if all(environ.get(name) for name in torchrun):
@@ -169,7 +171,8 @@ class _Ranks:
         self.reports: list[int] = []
 
     def run(self, main: Callable[..., Any], args: tuple[Any, ...], spec: str, options: Options) -> Any:
-        # Keys that multiprocessing's own children get, so that a function of a script's __main__ unpickles there.
+        # Keys that multiprocessing's own children get, so that a function of a script's __main__ unpickles
+        # there.
         wanted = ("sys_path", "sys_argv", "orig_dir", "dir", "init_main_from_name", "init_main_from_path")
         data = spawn.get_preparation_data("rank")
         prepared = {key: data[key] for key in wanted if key in data}

@@ -26,8 +26,9 @@ class Loader:
     """Yields one epoch of global batches at each iteration, and knows where it stands.
 
     Args:
-        dataset: a tensor or a nest of tensors with one row a sample, or a map-style ``Dataset``. What a ``Dataset`` draws
-            from the generators of torch or Python (augmentation) is keyed by the sample, in workers too.
+        dataset: a tensor or a nest of tensors with one row a sample, or a map-style ``Dataset``. What a
+            ``Dataset`` draws from the generators of torch or Python (augmentation) is keyed by the sample, in
+            workers too.
         batch_size: rows of a global batch; the last of an epoch may hold fewer.
         move: puts a nest of this rank's rows on its device, in its precision.
         before_epoch: called with (this loader, rows of the last batch) before the first batch of each epoch.

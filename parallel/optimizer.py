@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +22,14 @@ Groups = Callable[[str, nn.Parameter], Mapping[str, Any] | None]
 Factory = Callable[[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]], torch.optim.Optimizer]
 
 # Optimizers that treat each number by itself give a shard what they would give it within the whole.
-ELEMENTWISE = frozenset(["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"])
+ELEMENTWISE = frozenset(
+    ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
+)
 
 
 @dataclass
 class Scaler:
-    """The loss scale of fp16-mixed (Micikevicius et al. 2018, section 3.2): halved on overflow, doubled after 2,000 steps."""
+    """The loss scale of fp16-mixed (Micikevicius et al. 2018, section 3.2): halved on overflow, doubled in time."""
 
     scale: float = 65536.0
     good_steps: int = 0
@@ -52,6 +54,15 @@ class Slot:
     split: Split | None
 
 
+@dataclass
+class _Group:
+    """Slots with the same options; ``l2`` is ours, the rest are torch's."""
+
+    l2: float
+    options: dict[str, Any]
+    slots: list[Slot] = field(default_factory=list)
+
+
 class Optimizer:
     """Made by ``p.optimizer``, stepped by ``p.step``."""
 
@@ -74,7 +85,7 @@ class Optimizer:
         self.scaler = scaler
         self.grad_bytes = 0  # of this rank's gradients at the last step
         self.steps = 0  # steps taken, skipped ones included: the argument of ``schedule``
-        self.slots, grouped = _group(self.nets, groups, lr)
+        self.slots, grouped = _group(self.nets, groups)
         if not self.slots:
             raise ParallelError("the optimizer has no parameter that requires a gradient")
         cut = any(net.splits for net in self.nets) or any(
@@ -85,11 +96,11 @@ class Optimizer:
                 f"{cls.__name__} needs whole tensors and the parameters are sharded; use one of "
                 f"{', '.join(sorted(ELEMENTWISE))}, or a strategy that does not shard"
             )
-        self._l2 = [(index, l2) for index, (l2, _) in enumerate(grouped) if l2]
-        self._members = [members for _, (members, _) in ((l2, pair) for l2, pair in grouped)]
-        self.torch = factory(
-            cls, [{"params": [s.shard for s in m], **o} for _, (m, o) in grouped], {"lr": lr, **options}
-        )
+        self._penalised = [group for group in grouped if group.l2]
+        torch_groups = [
+            {"params": [slot.shard for slot in group.slots], **group.options} for group in grouped
+        ]
+        self.torch = factory(cls, torch_groups, {"lr": lr, **options})
         self._base_lr = [group["lr"] for group in self.torch.param_groups]
         self._sharded = [slot for slot in self.slots if slot.shard is not slot.parameter]
         self._norm = GradNorm([(slot.parameter, slot.split) for slot in self.slots])
@@ -102,7 +113,7 @@ class Optimizer:
         held = [
             (index, slot.shard.grad) for index, slot in enumerate(self.slots) if slot.shard.grad is not None
         ]
-        grads: list[Tensor] = [grad for _, grad in held]  # type: ignore[misc]
+        grads: list[Tensor] = [grad for _, grad in held]
         self.grad_bytes = sum(grad.nbytes for grad in grads)
         if self.scaler is not None and grads:
             torch._foreach_mul_(grads, 1.0 / self.scaler.scale)
@@ -133,10 +144,15 @@ class Optimizer:
         return list(inner.state.values())
 
     def _add_l2(self) -> None:
-        for index, l2 in self._l2:
-            held = [slot.shard for slot in self._members[index] if slot.shard.grad is not None]
-            if held:  # the gradient of l2 * ||w||**2
-                torch._foreach_add_([shard.grad for shard in held], held, alpha=2.0 * l2)
+        for group in self._penalised:
+            grads: list[Tensor] = []
+            weights: list[Tensor] = []
+            for slot in group.slots:
+                if slot.shard.grad is not None:
+                    grads.append(slot.shard.grad)
+                    weights.append(slot.shard)
+            if grads:  # the gradient of l2 * ||w||**2
+                torch._foreach_add_(grads, weights, alpha=2.0 * group.l2)
 
     def _set_lr(self) -> float:
         if self.schedule is not None:
@@ -146,12 +162,10 @@ class Optimizer:
         return float(self.torch.param_groups[0]["lr"])
 
 
-def _group(
-    nets: Sequence[Net], groups: Groups | None, lr: float
-) -> tuple[list[Slot], list[tuple[float, tuple[list[Slot], dict[str, Any]]]]]:
-    """The slots in order, and for each set of equal options (l2, (its slots, the options torch knows))."""
+def _group(nets: Sequence[Net], groups: Groups | None) -> tuple[list[Slot], list[_Group]]:
+    """The slots in the nets' order, and the same by equal options."""
     slots: list[Slot] = []
-    grouped: dict[str, tuple[float, tuple[list[Slot], dict[str, Any]]]] = {}
+    grouped: dict[str, _Group] = {}
     for net in nets:
         for name, parameter in net.module.named_parameters():
             if not parameter.requires_grad:
@@ -163,5 +177,5 @@ def _group(
             options = dict((groups(name, parameter) if groups else None) or {})
             l2 = float(options.pop("l2", 0.0))
             key = repr((l2, sorted(options.items())))
-            grouped.setdefault(key, (l2, ([], options)))[1][0].append(slot)
+            grouped.setdefault(key, _Group(l2, options)).slots.append(slot)
     return slots, list(grouped.values())

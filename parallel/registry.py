@@ -20,9 +20,9 @@ class StrategyEntry:
 
     Attributes:
         summary: what it does, one line.
-        engine: the :class:`parallel.engine.Engine` subclass, or "module:Class" so that listing imports no torch.
-        kind: "one" process; "replicas" in one process; "data" cuts the global batch over ranks; "tensor" cuts layers.
-            A combination joins one "data" and one "tensor".
+        engine: the :class:`parallel.engine.Engine` subclass, or "module:Class" so that listing imports no
+            torch. kind: "one" process; "replicas" in one process; "data" cuts the global batch over ranks;
+            "tensor" cuts layers. A combination joins one "data" and one "tensor".
         ranks: how many ranks it needs at least to be what it says.
     """
 
@@ -36,7 +36,7 @@ class StrategyEntry:
         if not isinstance(self.engine, str):
             return self.engine
         module, _, attribute = self.engine.partition(":")
-        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+        return getattr(import_module(module), attribute)
 
 
 _ENTRIES: dict[str, StrategyEntry] = {}

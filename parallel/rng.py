@@ -1,8 +1,10 @@
 """Random draws that belong to a sample, not to a rank.
 
-A draw is a pure function of (seed, name, step, global position of the row, element): whatever the layout, the row gets
-the same numbers. Counter-based: the SplitMix64 finaliser (Steele, Lea, Flood, OOPSLA 2014) over a 64-bit counter,
-in int64 tensor operations, so that it runs on any device, costs what native draws cost, and needs no generator a row.
+A draw is a pure function of (seed, name, step, global position of the row, element): whatever the layout, the
+row gets the same numbers. Counter-based: the SplitMix64 finaliser (Steele, Lea, Flood, OOPSLA 2014) over a
+64-bit counter, in int64 tensor operations, so that it runs on any device, costs what native draws cost, and
+needs no
+generator a row.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ def integers(key: int | Tensor, position: Tensor, low: int, high: int, shape: Se
 def keep_mask(key: int | Tensor, position: Tensor, shape: Sequence[int], drop: float) -> tuple[Tensor, float]:
     """Which elements dropout keeps: bool [rows, *shape], and the exact probability of being kept.
 
-    Four elements share 64 bits, 16 each, so a mask costs less than native dropout; the probability is rounded to 1/65,536.
+    Four elements share 64 bits, 16 each, so a mask costs less than native dropout; the probability is rounded
+    to 1/65,536.
     """
     count = math.prod(shape)
     lanes = bits(key, position, (count + 3) // 4).view(torch.int16)[:, :count]

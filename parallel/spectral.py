@@ -1,7 +1,8 @@
 """Spectral norm whose power iteration runs once a loop over the parts, so that parts equal the big batch.
 
-torch iterates at every forward in training mode: a step cut into K parts, or a discriminator that is called on real and
-on fake rows, would iterate as often. Both of torch's forms, hook and parametrization, are covered.
+torch iterates at every forward in training mode: a step cut into K parts, or a discriminator that is called
+on real and on fake rows, would iterate as often. Both of torch's forms, hook and parametrization, are
+covered.
 """
 
 from __future__ import annotations

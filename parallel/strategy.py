@@ -177,7 +177,7 @@ class Strategy(Parallel):
         dtype = _AUTOCAST.get(self.precision)
         if dtype is None:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype)  # type: ignore[return-value]
+        return torch.autocast(self.device.type, dtype)
 
     def backward(self, loss: Tensor, opt: Optimizer) -> None:
         last = self._last_part
@@ -305,8 +305,8 @@ class Strategy(Parallel):
             )
         if any(engine.splits_forward for engine in self.engines):
             raise ParallelError(
-                f"BatchNorm in {type(module).__name__}: under {self.spec} each replica sees its own rows, which cannot equal "
-                "one process; take ddp, or --local-batchnorm to accept that it differs"
+                f"BatchNorm in {type(module).__name__}: under {self.spec} each replica sees its own rows, which cannot "
+                "equal one process; take ddp, or --local-batchnorm to accept that it differs"
             )
         if self.data_size > 1:
             synchronise_batchnorm(module, self.world.data)
@@ -372,4 +372,4 @@ class Strategy(Parallel):
         ]
         for parameter, _ in kept:
             parameter.grad = None
-        return kept  # type: ignore[return-value]
+        return kept

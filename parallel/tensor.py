@@ -1,10 +1,11 @@
 """Tensor parallelism: layers cut over the ranks of the "tensor" axis (Shoeybi et al. 2019, section 3).
 
-A cut layer keeps its class and its parameter names and holds plain tensors, this rank's slices: so DDP's reducer, FSDP2
-and any optimizer carry them as they carry others. What was cut, and how, is kept beside the net for saving.
+A cut layer keeps its class and its parameter names and holds plain tensors, this rank's slices: so DDP's
+reducer, FSDP2 and any optimizer carry them as they carry others. What was cut, and how, is kept beside the
+net for saving.
 
-Styles (values of ``Plan.tensor``); words behind the style name attributes of the parent module that count what is cut,
-such as "qkv num_heads attn_dim":
+Styles (values of ``Plan.tensor``); words behind the style name attributes of the parent module that count
+what is cut, such as "qkv num_heads attn_dim":
 
 ========== =========================================================================================
 column     Linear by output feature: input whole on every rank, output this rank's features
@@ -191,7 +192,7 @@ class Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return Reduce.apply(grads[0], ctx.group), None  # type: ignore[return-value]
+        return Reduce.apply(grads[0], ctx.group), None
 
 
 class Reduce(torch.autograd.Function):
@@ -206,15 +207,15 @@ class Reduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return Copy.apply(grads[0], ctx.group), None  # type: ignore[return-value]
+        return Copy.apply(grads[0], ctx.group), None
 
 
 def _column(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
-    return F.linear(Copy.apply(x, group), module.weight, module.bias)  # type: ignore[arg-type]
+    return F.linear(Copy.apply(x, group), module.weight, module.bias)
 
 
 def _row(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
-    y: Tensor = Reduce.apply(F.linear(x, module.weight), group)  # type: ignore[assignment]
+    y: Tensor = Reduce.apply(F.linear(x, module.weight), group)
     return y if module.bias is None else y + module.bias.to(y.dtype)
 
 
@@ -223,7 +224,7 @@ def _conv_out(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
 
 
 def _conv_in(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
-    y: Tensor = Reduce.apply(module._conv_forward(x, module.weight, None), group)  # type: ignore[assignment]
+    y: Tensor = Reduce.apply(module._conv_forward(x, module.weight, None), group)
     return y if module.bias is None else y + module.bias.to(y.dtype).view(-1, *(1,) * (y.dim() - 2))
 
 

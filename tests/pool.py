@@ -36,12 +36,14 @@ class Pool:
         self._start(n)
         with tempfile.TemporaryDirectory() as folder:
             for rank in range(n):
-                self._ranks[rank][1].send((list(sys.path), function, spec, n, rank, folder, args, options))
+                self._ranks[rank][1].send(list(sys.path))
+                self._ranks[rank][1].send((function, spec, n, rank, folder, args, options))
             pending = {self._ranks[rank][1]: rank for rank in range(n)}
             values: dict[int, Any] = {}
             failure = ""
             while pending:
-                # Once a rank has failed its peers either fail too, as on a refusal, or wait for it in a collective.
+                # Once a rank has failed its peers either fail too, as on a refusal, or wait for it in a
+                # collective.
                 ready = wait(list(pending), 5.0 if failure else TIMEOUT)
                 if not ready:
                     stuck = sorted(pending.values())
@@ -98,11 +100,12 @@ def _serve(connection: Connection) -> None:
 
     while True:
         try:
+            sys.path[:] = connection.recv()  # first, since the request names functions of test modules
             request = connection.recv()
         except EOFError:
             return
         try:
-            path, function, spec, n, rank, folder, args, options = request
+            function, spec, n, rank, folder, args, options = request
             address = f"file:{folder}" if n > 1 else ""
             p = create(spec, Options(**options), Place(rank, n, rank, address, 0, "launch"))
             try:

@@ -18,8 +18,9 @@ class Trace:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
-# Guarantee 1: losses and gradient norms, then final weights (fp32 amplifies rounding where a true gradient is zero, so its
-# weights are reported and not held to a limit). Lower precisions are compared with one process at that precision.
+# Guarantee 1: losses and gradient norms, then final weights (fp32 amplifies rounding where a true gradient is
+# zero, so its weights are reported and not held to a limit). Lower precisions are compared with one process
+# at that precision.
 TOLERANCES: dict[str, tuple[float, float | None]] = {
     "fp64": (1e-9, 1e-8),
     "fp32": (1e-5, None),
