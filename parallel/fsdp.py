@@ -30,6 +30,7 @@ class FSDP(Engine):
 
     axes: ClassVar[tuple[str, ...]] = ("shard",)
     adds: ClassVar[bool] = True
+    shards: ClassVar[bool] = True
     reshard: ClassVar[bool] = True
     offload: ClassVar[bool] = False
 
@@ -48,7 +49,8 @@ class FSDP(Engine):
             fully_shard(unit, **options)
         fully_shard(net.module, **options)
         for module in _sharded(net.module):
-            module.set_gradient_divide_factor(1.0)  # gradients are sums
+            module.set_gradient_divide_factor(1.0)  # gradients are sums,
+            module.set_force_sum_reduction_for_comms(True)  # in fp32 by no operation that gloo lacks
         for name in _methods(net.module):
             register_fsdp_forward_method(net.module, name)
         net.state = True  # whether backward reduces
