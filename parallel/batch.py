@@ -37,7 +37,8 @@ class Batch:
         size: rows of the *global* batch, over all ranks and parts: what a sum of losses is divided by.
         index: int64 [rows] on CPU, the rows' positions in the data set.
         position: int64 [rows], the rows' positions in the global batch.
-        seed: the loader's seed. step: batches the loader gave before this one, over all epochs.
+        seed: the loader's seed.
+        step: batches the loader gave before this one, over all epochs.
     """
 
     data: Nest

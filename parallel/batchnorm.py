@@ -14,7 +14,9 @@ class SyncBatchNorm(_BatchNorm):
     """BatchNorm whose moments are those of all ranks' rows (Ioffe and Szegedy 2015, algorithm 1); empty shares are fine.
 
     Moments are taken in two passes, mean then squared deviations, since their difference in one pass loses
-    digits. Input: [rows, channels, ...].
+    digits.
+
+    Input: [rows, channels, ...].
     """
 
     group: Group = None

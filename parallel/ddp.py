@@ -19,8 +19,7 @@ class DDP(Engine):
     """Replicas of the model on the ranks of the "replicate" axis.
 
     The reducer is armed before each reducing backward, not by a wrapper's forward: so any method of the net,
-    several forwards, and nets that another optimizer's backward runs through need no care. Until it is armed
-    it
+    several forwards, and nets that another optimizer's backward runs through need no care. Until it is armed it
     ignores gradients.
     """
 

@@ -55,7 +55,8 @@ class KeyedDropout(nn.Module):
     Args:
         p: the probability of being dropped, rounded to 1/65,536.
         keep_dims: how many leading axes the mask has of its own (None: all; 1: rows; 2: rows and channels).
-        name: the layer's name in its model. current: where the rows' global positions come from.
+        name: the layer's name in its model.
+        current: where the rows' global positions come from.
     """
 
     def __init__(self, p: float, keep_dims: int | None, name: str, current: CurrentPart) -> None:

@@ -17,12 +17,14 @@ class Engine:
 
     Attributes:
         axes: the mesh axes it spreads over: "replicate" and "shard" cut the global batch, "tensor" does not.
-        adds: a second backward on the last part adds right to gradients that are sums already; else
-            ``reduce_late``. splits_forward: one forward is several, each of some of the rows.
+        adds: a second backward on the last part adds right to gradients that are sums already; else ``reduce_late``.
+        shards: parameters are cut, so that a model is best built without memory.
+        splits_forward: one forward is several, each of some of the rows.
     """
 
     axes: ClassVar[tuple[str, ...]] = ()
     adds: ClassVar[bool] = False
+    shards: ClassVar[bool] = False
     splits_forward: ClassVar[bool] = False
 
     def __init__(self, world: World) -> None:

@@ -95,9 +95,8 @@ class Parallel(ABC):
         """A ``torch.optim`` optimizer over the trainable parameters of wrapped nets.
 
         Args:
-            groups: options of a parameter by its plain name, such as ``{"weight_decay": 0.0}`` or ``{"lr":
-                1e-5}``; ``l2`` adds the gradient of ``l2 * ||w||**2`` before the norm is taken, unlike
-                ``weight_decay``.
+            groups: options of a parameter by its plain name, such as ``{"weight_decay": 0.0}``;
+                ``l2`` adds the gradient of ``l2 * ||w||**2`` before the norm is taken, unlike ``weight_decay``.
             schedule: the factor of every learning rate, a pure function of the optimizer's step (0, 1, ...).
             clip_norm: the whole gradient is scaled down to this norm.
         """
@@ -155,8 +154,8 @@ class Parallel(ABC):
         """Rows of every rank, in data-set order, each once: on every rank.
 
         Args:
-            values: a tensor [rows, ...] or a nest of them, rows differing from rank to rank (none is right
-                too). index: int64 [rows], the rows' positions in the data set (``batch.index``).
+            values: a tensor [rows, ...] or a nest of them, of as many rows as the rank has, or none.
+            index: int64 [rows], the rows' positions in the data set (``batch.index``).
         """
 
     @abstractmethod

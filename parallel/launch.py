@@ -85,14 +85,14 @@ def launch(
 
     Args:
         spec: a strategy's name, or two joined by "+".
-        nproc: ranks to start; by default one a GPU, or 2 on a machine without (4 for two-dimensional
-            strategies). tp: ranks that split one model, for specs with tensor parallel. device: "cpu" or
-            "cuda"; by default cuda where there is any.
+        nproc: ranks to start; by default one a GPU, or 2 on a machine without (4 for two-dimensional specs).
+        tp: ranks that split one model, for specs with tensor parallel.
+        device: "cpu" or "cuda"; by default cuda where there is any.
 
     Raises:
         ParallelError: the strategy cannot do what is asked.
-        Exception: what the first failing rank raised, with that rank's traceback as a note; every rank is
-        ended. RankError: a rank ended without a word.
+        Exception: what the first failing rank raised, with that rank's traceback as a note; all are ended.
+        RankError: a rank ended without a word.
     """
     options = Options(precision, accumulate, tp, local_batchnorm, compile, device)
     registry.resolve(spec)

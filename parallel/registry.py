@@ -20,9 +20,9 @@ class StrategyEntry:
 
     Attributes:
         summary: what it does, one line.
-        engine: the :class:`parallel.engine.Engine` subclass, or "module:Class" so that listing imports no
-            torch. kind: "one" process; "replicas" in one process; "data" cuts the global batch over ranks;
-            "tensor" cuts layers. A combination joins one "data" and one "tensor".
+        engine: the :class:`parallel.engine.Engine` subclass, or "module:Class" so that listing imports no torch.
+        kind: "one" process; "replicas" in one process; "data" cuts the global batch over ranks; "tensor" cuts
+            layers. A combination joins one "data" and one "tensor".
         ranks: how many ranks it needs at least to be what it says.
     """
 
