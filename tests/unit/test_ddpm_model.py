@@ -64,6 +64,13 @@ def test_any_dtype(dtype: torch.dtype, embedding: int) -> None:
     torch.testing.assert_close(got.double(), exact, rtol=0, atol=max(8 * torch.finfo(dtype).eps, 1e-12))
 
 
+def test_half_precision_still_tells_the_last_steps_apart() -> None:
+    torch.manual_seed(0)
+    net = DenoisingMLP(4, 1000, 16, time_embedding=8).bfloat16()
+    before, last = net(torch.zeros(2, 4, dtype=torch.bfloat16), torch.tensor([998, 999]))
+    assert not torch.equal(before, last)  # as bfloat16 numbers, both steps are 1000
+
+
 @pytest.mark.parametrize("embedding", [0, 8])
 def test_built_on_meta_nothing_is_lost(embedding: int) -> None:
     net = DenoisingMLP(4, 100, 16, embedding)

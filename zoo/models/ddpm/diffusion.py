@@ -126,7 +126,7 @@ class Diffusion:
         losses of one size.
         """
         output = network(self.q_sample(x0, t, noise), t)
-        error = output.to(x0.dtype) - self.target(x0, t, noise)
+        error = output - self.target(x0, t, noise)
         return error.square().flatten(1).mean(dim=1)
 
     def _at(self, table: str, t: Tensor, like: Tensor) -> Tensor:
