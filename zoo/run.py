@@ -62,14 +62,14 @@ def train(p: Parallel, entry: ModelEntry, config: TrainConfig) -> dict[str, Any]
             (folder / REPORT).mkdir()
             trainer.report(folder / REPORT, result.evaluation)
         log.info("run written to %s", folder)
-    best = result.best
+    name, best = trainer.best_metric, result.best
     return {
         "model": entry.name,
         "run": str(folder),
         "checkpoint": str(checkpoint),
         "steps": result.steps,
         "metrics": dict(result.evaluation.metrics) if result.evaluation is not None else {},
-        "best": {"step": best.step, **best.values} if best is not None else None,
+        "best": {"step": best.step, name: best.values[name]} if name and best else None,
     }
 
 
