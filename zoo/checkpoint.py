@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zoo.trainer import Trainer
 
 MANIFEST, WEIGHTS = "manifest.json", "weights"
+EXTRA = ("model", "step", "config", "description")  # what the zoo adds to the manifest
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Checkpoint:
         entry: the model. step: optimizer steps it was trained for.
         config: the options of its training.
         description: what its trainer said of it; "model" holds the arguments that make the bare module.
+        ties: names of the net's state that share another name's tensor, and so are not in the file.
     """
 
     folder: Path
@@ -38,13 +40,24 @@ class Checkpoint:
     step: int
     config: TrainConfig
     description: Mapping[str, Any]
+    ties: Mapping[str, str]
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the net that the model is used with, their moving average where there is one."""
+        """The weights of the net that the model is used with, their moving average where there is one.
+
+        Raises:
+            InputError: the file is damaged or not there.
+        """
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         averages = self.folder / WEIGHTS / "net.ema.safetensors"
-        return load_file(averages if averages.exists() else self.folder / WEIGHTS / "net.safetensors")
+        file = averages if averages.exists() else self.folder / WEIGHTS / "net.safetensors"
+        try:
+            weights = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{file}: damaged, or not there: {error}") from None
+        return weights | {name: weights[owner] for name, owner in self.ties.items()}
 
     def module(self) -> nn.Module:
         """The net in evaluation mode, in the precision of its weights, on the CPU."""
@@ -54,7 +67,11 @@ class Checkpoint:
         weights = self.weights()
         if any(tensor.dtype == torch.float64 for tensor in weights.values()):
             net.double()
-        net.load_state_dict(weights)
+        try:
+            net.load_state_dict(weights)
+        except RuntimeError as error:
+            why = " ".join(str(error).split())
+            raise InputError(f"{self.folder}: its weights do not fit {self.entry.name}: {why}") from None
         return net.eval()
 
     def trainer(self, p: Parallel, **options: Any) -> Trainer[Any]:
@@ -73,19 +90,19 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
     folder = find_checkpoint(Path(path))
     manifest = folder / MANIFEST
     try:
-        extra = json.loads(manifest.read_text(encoding="utf-8"))["extra"]
-        model, step, config, description = (extra[key] for key in ("model", "step", "config", "description"))
+        found = json.loads(manifest.read_text(encoding="utf-8"))
+        model, step, config, description = (found["extra"][key] for key in EXTRA)
+        ties = found["models"]["net"]
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{manifest}: not the manifest of a checkpoint that zoo wrote") from None
     entry = registry.get(model)
-    return Checkpoint(
-        folder, entry, step, from_dict(entry.load("config"), config, source=str(manifest)), description
-    )
+    options = from_dict(entry.load("config"), config, source=str(manifest))
+    return Checkpoint(folder, entry, step, options, description, ties)
 
 
 def extra_of(model: str, step: int, config: TrainConfig, description: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint's manifest holds for :func:`read_checkpoint`."""
-    return {"model": model, "step": step, "config": to_dict(config), "description": dict(description)}
+    return dict(zip(EXTRA, (model, step, to_dict(config), dict(description)), strict=True))
 
 
 def find_checkpoint(path: Path) -> Path:

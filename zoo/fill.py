@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -154,12 +155,15 @@ def _typed(cls: type, field: str, value: Any, place: str) -> Any:
     if value is None and hint is inner:
         raise InputError(f"{place} must be {_wording(inner)}, not null")
     try:
-        return _type_parser(cls).parse_object({field: value}, defaults=False)[field]
+        typed = _type_parser(cls).parse_object({field: value}, defaults=False)[field]
+        if not isinstance(typed, float) or math.isfinite(typed):
+            return typed
     except argparse.ArgumentError:
-        choices = map(str, typing.get_args(inner)) if typing.get_origin(inner) is Literal else ()
-        close = closest(str(value), choices)
-        suggestion = f"; did you mean {close}?" if close else ""
-        raise InputError(f"{place} must be {_wording(inner)}, not {shown(value)}{suggestion}") from None
+        pass
+    choices = map(str, typing.get_args(inner)) if typing.get_origin(inner) is Literal else ()
+    close = closest(str(value), choices)
+    suggestion = f"; did you mean {close}?" if close else ""
+    raise InputError(f"{place} must be {_wording(inner)}, not {shown(value)}{suggestion}")
 
 
 @functools.cache

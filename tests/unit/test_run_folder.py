@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
+import zoo
 from parallel import Parallel, launch
 from zoo.checkpoint import find_checkpoint, read_checkpoint
 from zoo.fill import from_yaml
@@ -220,6 +223,34 @@ def test_the_last_complete_checkpoint_of_a_run_is_found() -> None:
     assert find_checkpoint(Path("out")) == later
     with pytest.raises(InputError, match=r"^nowhere: no such run"):
         find_checkpoint(Path("nowhere"))
+
+
+def test_weights_that_are_damaged_or_of_another_shape_are_named() -> None:
+    checkpoint = Path(run(steps=1, out=Path("out"))["checkpoint"])
+    weights = checkpoint / "weights/net.safetensors"
+    save_file({"line.weight": torch.zeros(1, 2), "line.bias": torch.zeros(1)}, weights)
+    with pytest.raises(InputError, match=r"do not fit toy: .*line\.weight.*\[1, 2\]") as error:
+        zoo.load("out")
+    assert "\n" not in str(error.value)
+    weights.write_bytes(weights.read_bytes()[:40])
+    with pytest.raises(InputError, match=r"net\.safetensors: damaged, or not there"):
+        zoo.load("out")
+    weights.unlink()
+    with pytest.raises(InputError, match=r"net\.safetensors: damaged, or not there"):
+        zoo.load("out")
+
+
+def test_averages_and_tied_names_are_loaded() -> None:
+    """The weights in use are the averages; a name that shares another's tensor is not in the file."""
+    checkpoint = Path(run(steps=1, out=Path("out"))["checkpoint"])
+    save_file({"line.weight": torch.tensor([[7.0]])}, checkpoint / "weights/net.ema.safetensors")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["models"]["net"] = {"line.bias": "line.weight"}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    assert {name: tensor.item() for name, tensor in read_checkpoint("out").weights().items()} == {
+        "line.weight": 7.0,
+        "line.bias": 7.0,
+    }
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"extra": {}}', '{"extra": {"model": "toy"}}'])
