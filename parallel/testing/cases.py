@@ -185,7 +185,11 @@ def _forwards(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
 
 
 def _gan(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
-    """Two nets, two optimizers, spectral norm, a frozen discriminator, an average of the generator."""
+    """Two nets, two optimizers, spectral norm, a frozen discriminator, an average of the generator.
+
+    Not the hinge loss: while no row has reached its margin, the last bias has a true gradient of zero, and Adam would
+    divide rounding by rounding.
+    """
     g = p.wrap(nets.Generator(), nets.GENERATOR_PLAN)
     d = p.wrap(nets.Discriminator(), nets.DISCRIMINATOR_PLAN)
     g_opt = p.optimizer(g, torch.optim.Adam, lr=1e-3, betas=(0.0, 0.9))
@@ -198,8 +202,8 @@ def _gan(p: Parallel) -> tuple[Step, Callable[[], dict[str, Tensor]]]:
             with p.autocast():
                 with torch.no_grad():
                     fake = g(part.noise("z", (4,)))
-                real_loss = F.relu(1.0 - d(part.data)).sum() / batch.size
-                fake_loss = F.relu(1.0 + d(fake)).sum() / batch.size
+                real_loss = F.softplus(-d(part.data)).sum() / batch.size
+                fake_loss = F.softplus(d(fake)).sum() / batch.size
             p.backward(real_loss + fake_loss, d_opt)
             total = total + (real_loss + fake_loss).detach()
         infos = [p.step(d_opt)]
