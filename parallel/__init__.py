@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from parallel.batch import Batch
     from parallel.errors import ParallelError, RankError
     from parallel.interface import Parallel, StepInfo
-    from parallel.launch import launch
+    from parallel.launch import launch, launch_each
     from parallel.plan import Plan
 
 _WHERE = {
@@ -20,9 +20,10 @@ _WHERE = {
     "RankError": "parallel.errors",
     "StepInfo": "parallel.interface",
     "launch": "parallel.launch",
+    "launch_each": "parallel.launch",
 }
 
-__all__ = ["Batch", "Parallel", "ParallelError", "Plan", "RankError", "StepInfo", "launch"]
+__all__ = ["Batch", "Parallel", "ParallelError", "Plan", "RankError", "StepInfo", "launch", "launch_each"]
 
 
 def __getattr__(name: str) -> Any:

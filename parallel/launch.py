@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from pathlib import Path
@@ -63,6 +63,16 @@ class Place:
     address: str  # "" when there is one rank
     port: int
     found: str  # how we know: "torchrun", "SLURM", "launch"
+    turn: int = 0  # of the runs that these processes do one after another
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One strategy's run, on the first ``size`` ranks."""
+
+    spec: str
+    options: Options
+    size: int
 
 
 def launch(
@@ -94,24 +104,55 @@ def launch(
         Exception: what the first failing rank raised, with that rank's traceback as a note; all are ended.
         RankError: a rank ended without a word.
     """
-    options = Options(precision, accumulate, tp, local_batchnorm, compile, device)
-    registry.resolve(spec)
     place = find_launch()
+    turn = _turn(spec, nproc, Options(precision, accumulate, tp, local_batchnorm, compile, device), place)
+    if place is not None and turn.size != place.size:
+        raise ParallelError(f"strategy {spec!r} is one process, and {place.found} started {place.size}")
+    return _run_turns(main, args, [turn], place)[0]
+
+
+def launch_each(
+    main: Callable[..., Any],
+    specs: Sequence[str],
+    *args: Any,
+    nproc: int | None = None,
+    precision: str = "fp32",
+    accumulate: int = 1,
+    tp: int | None = None,
+    local_batchnorm: bool = False,
+    compile: bool = False,
+    device: str | None = None,
+) -> list[Any]:
+    """:func:`launch` for several strategies in turn, by processes that start once: rank 0's value of each.
+
+    ``nproc`` is for the strategies that have ranks or replicas, ``tp`` for those that split layers; "single" may
+    be among them.
+    """
+    place = find_launch()
+    turns = []
+    for spec in specs:
+        kinds = {entry.kind for entry in registry.resolve(spec)}
+        degree = tp if "tensor" in kinds else None
+        options = Options(precision, accumulate, degree, local_batchnorm, compile, device)
+        turns.append(_turn(spec, None if "one" in kinds else nproc, options, place))
+    return _run_turns(main, args, turns, place)
+
+
+def _turn(spec: str, nproc: int | None, options: Options, place: Place | None) -> _Turn:
+    """Checks what can be checked before a rank starts."""
+    one = registry.resolve(spec)[0].kind == "one"
     if place is not None:
         if nproc is not None and nproc != place.size:
             raise ParallelError(
                 f"--nproc {nproc} under {place.found}, which started {place.size} ranks: leave it out"
             )
-        registry.check_ranks(spec, place.size)
-        return _run(main, args, spec, options, place)
-    if nproc is None:
-        nproc = registry.default_ranks(spec, _devices(spec, device))
+        nproc = 1 if one else place.size
+    elif nproc is None:
+        nproc = registry.default_ranks(spec, _devices(spec, options.device))
     registry.check_ranks(spec, nproc)
     if registry.in_one_process(spec):
-        options, nproc = replace(options, replicas=nproc), 1
-    if nproc == 1:
-        return _run(main, args, spec, options, Place(0, 1, 0, "", 0, "launch"))
-    return _Ranks(nproc).run(main, args, spec, options)
+        return _Turn(spec, replace(options, replicas=nproc), 1)
+    return _Turn(spec, options, nproc)
 
 
 def find_launch(environ: Mapping[str, str] = os.environ) -> Place | None:
@@ -152,14 +193,33 @@ def _devices(spec: str, device: str | None) -> int:
     return torch.cuda.device_count()
 
 
-def _run(main: Callable[..., Any], args: tuple[Any, ...], spec: str, options: Options, place: Place) -> Any:
+def _run_turns(
+    main: Callable[..., Any], args: tuple[Any, ...], turns: Sequence[_Turn], place: Place | None
+) -> list[Any]:
+    """Rank 0's values; under a launcher this rank's."""
+    size = max((turn.size for turn in turns), default=1)
+    if place is None and size > 1:
+        return _Ranks(size).run(main, args, turns)
+    return _take_part(main, args, turns, place or Place(0, 1, 0, "", 0, "launch"))
+
+
+def _take_part(
+    main: Callable[..., Any], args: tuple[Any, ...], turns: Sequence[_Turn], place: Place
+) -> list[Any]:
+    """Runs this rank's part of every turn; None stands for the turns that have no part for it."""
     from parallel.setup import create
 
-    p: Parallel = create(spec, options, place)
-    try:
-        return main(p, *args)
-    finally:
-        p.close()
+    values: list[Any] = []
+    for number, turn in enumerate(turns):
+        if place.rank >= turn.size:
+            values.append(None)
+            continue
+        p: Parallel = create(turn.spec, turn.options, replace(place, size=turn.size, turn=number))
+        try:
+            values.append(main(p, *args))
+        finally:
+            p.close()
+    return values
 
 
 class _Ranks:
@@ -170,14 +230,14 @@ class _Ranks:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.reports: list[int] = []
 
-    def run(self, main: Callable[..., Any], args: tuple[Any, ...], spec: str, options: Options) -> Any:
+    def run(self, main: Callable[..., Any], args: tuple[Any, ...], turns: Sequence[_Turn]) -> list[Any]:
         # Keys that multiprocessing's own children get, so that a function of a script's __main__ unpickles
         # there.
         wanted = ("sys_path", "sys_argv", "orig_dir", "dir", "init_main_from_name", "init_main_from_path")
         data = spawn.get_preparation_data("rank")
         prepared = {key: data[key] for key in wanted if key in data}
         try:
-            work = pickle.dumps((main, args))
+            work = pickle.dumps((main, args, registry.entries()))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ParallelError(
                 f"the function to launch and its arguments must pickle, since {self.size} new processes run them: {error}"
@@ -185,7 +245,7 @@ class _Ranks:
         alive, held = os.pipe()  # nothing is ever written: the ranks see it close when this process ends
         with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
             payload = Path(folder) / "payload"
-            payload.write_bytes(pickle.dumps((prepared, work, spec, options)))
+            payload.write_bytes(pickle.dumps((prepared, work, turns)))
             try:
                 for rank in range(self.size):
                     self._start(rank, payload, alive)
@@ -216,8 +276,8 @@ class _Ranks:
         os.close(write)
         self.reports.append(read)
 
-    def _wait(self) -> Any:
-        """Rank 0's value once every rank has reported; raises at the first bad report."""
+    def _wait(self) -> list[Any]:
+        """Rank 0's values once every rank has reported; raises at the first bad report."""
         values: dict[int, Any] = {}
         with selectors.DefaultSelector() as selector:
             for rank, read in enumerate(self.reports):
@@ -230,7 +290,7 @@ class _Ranks:
                     if not piece:
                         selector.unregister(key.fd)
                         values[rank] = self._value(rank, bytes(received))
-        return values[0]
+        return values[0]  # type: ignore[no-any-return]
 
     def _value(self, rank: int, report: bytes) -> Any:
         if not report:
@@ -272,12 +332,13 @@ def _child() -> None:
     _end_with_parent(alive)
     error, text, value = b"", None, b""
     try:
-        prepared, work, spec, options = pickle.loads(Path(payload).read_bytes())
+        prepared, work, turns = pickle.loads(Path(payload).read_bytes())
         spawn.prepare(prepared)
-        main, args = pickle.loads(work)
+        main, args, entries = pickle.loads(work)
+        registry.adopt(entries)
         place = Place(rank, size, rank, f"file:{Path(payload).parent}", 0, "launch")
-        result = _run(main, args, spec, options, place)
-        value = pickle.dumps(result if rank == 0 else None)
+        values = _take_part(main, args, turns, place)
+        value = pickle.dumps(values if rank == 0 else None)
     except BaseException as exception:
         text = "".join(traceback.format_exception(exception))
         with contextlib.suppress(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -43,8 +44,8 @@ _ENTRIES: dict[str, StrategyEntry] = {}
 
 
 def register(entry: StrategyEntry) -> StrategyEntry:
-    """Adds a strategy; a name that is taken is an error."""
-    if entry.name in _ENTRIES:
+    """Adds a strategy for this process and the ranks it starts; a name that another has is an error."""
+    if _ENTRIES.get(entry.name, entry) != entry:
         raise ParallelError(f"a strategy named {entry.name!r} is registered already")
     _ENTRIES[entry.name] = entry
     return entry
@@ -72,6 +73,12 @@ for _entry in (
     StrategyEntry("tp", "layers split over the ranks", "parallel.tensor:TensorParallel", "tensor"),
 ):
     register(_entry)
+
+
+def adopt(found: Iterable[StrategyEntry]) -> None:
+    """Adds what the process that started this rank knows, where this one does not know it by itself."""
+    for entry in found:
+        _ENTRIES.setdefault(entry.name, entry)
 
 
 def entries() -> list[StrategyEntry]:

@@ -90,16 +90,17 @@ def _join(place: Place, device: torch.device) -> None:
         store = dist.TCPStore(
             place.address, place.port, place.size, is_master, timeout=_TIMEOUT, multi_tenant=True
         )
-        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}-turn-{place.turn}", store)
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_TIMEOUT)
 
 
 def _meet(folder: Path, place: Place) -> dist.Store:
     """A store that rank 0 opens on a port that the system picks, so that no two runs ever ask for the same one."""
-    note = folder / "port"
+    note = folder / f"port-{place.turn}"
     if place.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, place.size, True, wait_for_workers=False, timeout=_TIMEOUT)
-        draft = folder / "port.draft"
+        draft = note.with_suffix(".draft")
         draft.write_text(str(store.port))
         draft.rename(note)
         return store
