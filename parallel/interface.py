@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -183,6 +184,56 @@ class Parallel(ABC):
     @abstractmethod
     def load_state_dict(self, net: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Loads whole tensors under plain names, strictly; rank 0's mapping counts, others may give an empty one."""
+
+    @abstractmethod
+    def save(
+        self,
+        folder: Path | str,
+        models: Mapping[str, nn.Module],
+        emas: Mapping[str, EMA] | None = None,
+        optimizers: Mapping[str, Optimizer] | None = None,
+        loaders: Mapping[str, Loader] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        background: bool = False,
+    ) -> None:
+        """Writes a checkpoint that any strategy on any number of ranks can load.
+
+        The folder is a checkpoint from the moment its ``manifest.json`` is there, and not before; what an interrupted
+        save left in it is cleared. ``weights/NAME.safetensors`` holds a model under its plain names.
+
+        Args:
+            folder: on a file system that all ranks share.
+            models: wrapped modules by a name that is good for a file.
+            emas: averages by the name of their model.
+            optimizers: by name; the models they step must be among ``models``.
+            extra: anything that JSON can hold; ``load`` gives it back.
+            background: return once the state is copied, and write while training goes on.
+
+        Raises:
+            CheckpointError: the folder holds a checkpoint already.
+            OSError: a file cannot be written, on any rank; the folder is no checkpoint then.
+        """
+
+    @abstractmethod
+    def wait_for_saves(self) -> None:
+        """Returns once a save in the background is on the disk; raises what it would have raised."""
+
+    @abstractmethod
+    def load(
+        self,
+        folder: Path | str,
+        models: Mapping[str, nn.Module],
+        emas: Mapping[str, EMA] | None = None,
+        optimizers: Mapping[str, Optimizer] | None = None,
+        loaders: Mapping[str, Loader] | None = None,
+    ) -> dict[str, Any]:
+        """Reads a checkpoint that ``save`` wrote, under whatever strategy, into what is given; returns its ``extra``.
+
+        Every file that is read is checked against its checksum; nothing is unpickled.
+
+        Raises:
+            CheckpointError: on every rank, if the checkpoint is damaged or does not fit; says what and where.
+        """
 
     # Accounting
 

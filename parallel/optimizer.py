@@ -52,6 +52,7 @@ class Slot:
     parameter: nn.Parameter
     shard: nn.Parameter
     split: Split | None
+    net: Net
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Optimizer:
         factory: Factory,
     ) -> None:
         self.nets = list(nets)
+        self.name = cls.__name__
         self.schedule = schedule
         self.clip_norm = clip_norm
         self.scaler = scaler
@@ -136,12 +138,14 @@ class Optimizer:
             slot.parameter.grad = None
             slot.shard.grad = None
 
+    @property
+    def inner(self) -> torch.optim.Optimizer:
+        """The optimizer that holds this rank's states: ZeroRedundancyOptimizer keeps one for its share."""
+        return getattr(self.torch, "optim", self.torch)
+
     def local_states(self) -> list[dict[str, Any]]:
         """The torch optimizer's state of each parameter, where this rank holds one."""
-        inner = getattr(
-            self.torch, "optim", self.torch
-        )  # ZeroRedundancyOptimizer keeps its rank's share in one of its own
-        return list(inner.state.values())
+        return list(self.inner.state.values())
 
     def _add_l2(self) -> None:
         for group in self._penalised:
@@ -172,7 +176,7 @@ def _group(nets: Sequence[Net], groups: Groups | None) -> tuple[list[Slot], list
                 continue
             piece = local(parameter)
             shard = parameter if piece is parameter else nn.Parameter(piece.detach())
-            slot = Slot(name, parameter, shard, net.splits.get(name))
+            slot = Slot(name, parameter, shard, net.splits.get(name), net)
             slots.append(slot)
             options = dict((groups(name, parameter) if groups else None) or {})
             l2 = float(options.pop("l2", 0.0))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from parallel import checkpoint
+from parallel import checkpoint, meta
 from parallel.accounting import Memory, Traffic, count_traffic, memory
 from parallel.batch import Batch, Nest, map_nest
 from parallel.batchnorm import has_batchnorm, synchronise_batchnorm
@@ -68,6 +69,7 @@ class Strategy(Parallel):
         self._current = CurrentPart()
         self._last_part = True
         self._seeds: dict[tuple[float, torch.dtype], Tensor] = {}
+        self._saver = checkpoint.Saver(spec, world)
         self._grad_factor = 1.0
         for engine in self.engines:
             self._grad_factor *= engine.grad_factor()
@@ -75,15 +77,22 @@ class Strategy(Parallel):
     # Building
 
     def wrap(self, model: nn.Module | Callable[[], nn.Module], plan: Plan | None = None) -> nn.Module:
-        module = model if isinstance(model, nn.Module) else model()
+        source: meta.Source | None = None
+        if isinstance(model, nn.Module):
+            module = model
+        elif any(engine.shards for engine in self.engines):
+            module, source = meta.build(model, self.is_main)
+        else:
+            module = model()
         if any(net.module is module for net in self._nets):
             raise ParallelError(f"this {type(module).__name__} is wrapped already")
         plan = plan or Plan()
         plan.check(module)
-        module.to(self.device, self._dtype)
+        module.to(self.device if source is None else None, self._dtype)
         self._normalisation(module)
         key_dropout(module, self._current)
-        self._same_start(module)
+        if source is None:
+            self._same_start(module)
         net = Net(module, plan, self._current, SpectralNorms(module))
         for engine in self.engines:
             if "tensor" in engine.axes:
@@ -94,6 +103,8 @@ class Strategy(Parallel):
         for engine in self.engines:
             if "tensor" not in engine.axes:
                 engine.place(net)
+        if source is not None:
+            meta.materialise(net, source, self.world)
         self._nets.append(net)
         return module
 
@@ -264,6 +275,32 @@ class Strategy(Parallel):
     def load_state_dict(self, net: nn.Module, state: Mapping[str, Tensor]) -> None:
         checkpoint.load_full_state(self._net(net), state, self.world.all)
 
+    def save(
+        self,
+        folder: Path | str,
+        models: Mapping[str, nn.Module],
+        emas: Mapping[str, EMA] | None = None,
+        optimizers: Mapping[str, Optimizer] | None = None,
+        loaders: Mapping[str, Loader] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        background: bool = False,
+    ) -> None:
+        contents = self._contents(models, emas, optimizers, loaders)
+        self._saver.save(Path(folder), contents, extra or {}, background)
+
+    def wait_for_saves(self) -> None:
+        self._saver.wait()
+
+    def load(
+        self,
+        folder: Path | str,
+        models: Mapping[str, nn.Module],
+        emas: Mapping[str, EMA] | None = None,
+        optimizers: Mapping[str, Optimizer] | None = None,
+        loaders: Mapping[str, Loader] | None = None,
+    ) -> dict[str, Any]:
+        return checkpoint.load(Path(folder), self._contents(models, emas, optimizers, loaders), self.world)
+
     # Accounting
 
     def memory_per_rank(self) -> list[Memory]:
@@ -280,6 +317,7 @@ class Strategy(Parallel):
         return count_traffic()
 
     def close(self) -> None:
+        self._saver.close()
         for engine in self.engines:
             engine.close()
         self._nets.clear()
@@ -316,6 +354,16 @@ class Strategy(Parallel):
             with torch.no_grad():
                 for tensor in (*module.parameters(), *module.buffers()):
                     dist.broadcast(tensor.detach(), src=0, group=self.world.all)
+
+    def _contents(
+        self,
+        models: Mapping[str, nn.Module],
+        emas: Mapping[str, EMA] | None,
+        optimizers: Mapping[str, Optimizer] | None,
+        loaders: Mapping[str, Loader] | None,
+    ) -> checkpoint.Contents:
+        nets = {name: self._net(module) for name, module in models.items()}
+        return checkpoint.Contents(nets, emas or {}, optimizers or {}, loaders or {})
 
     def _make_optimizer(
         self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]

@@ -1,0 +1,136 @@
+"""Files that survive a crash: safetensors written tensor by tensor with their checksum, JSON put in place at once.
+
+Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, a JSON header, the tensors' bytes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_BLOCK = 8 * 2**20  # bytes hashed and written at a time
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A whole tensor in a file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """What the manifest says of a file."""
+
+    bytes: int
+    sha256: str
+
+
+def in_file_order(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
+    """Wide types first, so that every tensor lies at a multiple of its width; then by name."""
+    return sorted(tensors, key=lambda info: (-info.dtype.itemsize, info.name))
+
+
+class TensorFile:
+    """A safetensors file in the making, for tensors that come one by one in the order announced."""
+
+    def __init__(self, path: Path, tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> None:
+        header: dict[str, Any] = {"__metadata__": dict(metadata)}
+        position = 0
+        for info in tensors:
+            end = position + info.bytes
+            header[info.name] = {
+                "dtype": DTYPES[info.dtype],
+                "shape": list(info.shape),
+                "data_offsets": [position, end],
+            }
+            position = end
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._hash = hashlib.sha256()
+        self._bytes = 0
+        self._file = path.open("xb", buffering=0)
+        self._write(memoryview(len(text).to_bytes(8, "little") + text))
+
+    def add(self, tensor: Tensor) -> None:
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            self._write(memoryview(flat.view(torch.uint8).numpy()))  # type: ignore[arg-type]
+
+    def close(self) -> FileSum:
+        """Returns once the bytes are on the disk."""
+        with self._file:
+            os.fsync(self._file.fileno())
+        return FileSum(self._bytes, self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        self._file.close()
+
+    def _write(self, data: memoryview) -> None:
+        for start in range(0, len(data), _BLOCK):
+            block = data[start : start + _BLOCK]
+            self._hash.update(block)
+            self._bytes += len(block)
+            while block:  # a raw write may take less than all
+                block = block[self._file.write(block) :]
+
+
+def checksum(path: Path) -> FileSum:
+    """Reads a file once."""
+    digest, size = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            size += count
+    return FileSum(size, digest.hexdigest())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Puts a file in place whole, or not at all: written beside, flushed to the disk, renamed."""
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes a folder's list of names to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,113 @@
+"""A checkpoint has no layout: every strategy writes the same tensors, and reads what any other wrote."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from cases import load_and_save, load_and_train, tensors, train_and_save
+from pool import Pool
+
+LAYOUTS = [
+    ("single", 1),
+    ("ddp", 2),
+    ("ddp", 3),
+    ("fsdp", 2),
+    ("fsdp", 4),
+    ("zero1", 3),
+    ("zero2", 2),
+    ("zero3", 3),
+    ("zero3-offload", 2),
+    ("tp", 2),
+    ("tp", 4),
+    ("ddp+tp", 4),
+    ("fsdp+tp", 4),
+    ("hsdp", 4),
+]
+NAMES = ["mlp", "gan", "short-bias", "tied", "attention", "dropout"]
+STEPS, MORE = 6, 5  # the save is in the middle of the second epoch
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Pool]:
+    """Processes that have trained nothing yet."""
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+class Saved:
+    """One process's checkpoint of each case, and what its next steps gave."""
+
+    def __init__(self, ranks: Pool, folder: Path) -> None:
+        self.ranks, self.folder = ranks, folder
+        self.next: dict[str, list[list[float]]] = {}
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self.next:
+            self.next[name] = self.ranks.run(
+                train_and_save, "single", 1, name, self.folder / name, STEPS, MORE, precision="fp64"
+            )[0]
+        return self.folder / name
+
+
+@pytest.fixture(scope="module")
+def saved(ranks: Pool, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return Saved(ranks, tmp_path_factory.mktemp("saved"))
+
+
+def close(got: list[list[float]], want: list[list[float]]) -> bool:
+    return torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-9, atol=0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("spec", "n"), LAYOUTS[1:])
+def test_every_strategy_saves_the_same_tensors_and_resumes_from_one_checkpoint(
+    ranks: Pool, fresh: Pool, saved: Saved, tmp_path: Path, name: str, spec: str, n: int
+) -> None:
+    one = tensors(saved[name])
+    ranks.run(train_and_save, spec, n, name, tmp_path / "own", STEPS, precision="fp64")
+    own = tensors(tmp_path / "own")
+    assert own.keys() == one.keys()
+    for key, tensor in one.items():
+        assert (own[key].shape, own[key].dtype) == (tensor.shape, tensor.dtype), key
+        scale = tensor.double().norm().clamp_min(1e-6)
+        assert (own[key].double() - tensor.double()).norm() / scale < 1e-8, key
+    for got in fresh.run(load_and_train, spec, n, name, saved[name], MORE, precision="fp64"):
+        assert close(got, saved.next[name])
+
+
+@pytest.mark.parametrize(("spec", "n"), LAYOUTS)
+def test_what_is_loaded_is_saved_again_bit_for_bit(
+    fresh: Pool, saved: Saved, tmp_path: Path, spec: str, n: int
+) -> None:
+    """Whole files are equal: neither a bit of a tensor nor the cut into files depends on the ranks."""
+    fresh.run(load_and_save, spec, n, "gan", saved["gan"], tmp_path / "again", precision="fp64")
+    files = sorted(file.relative_to(saved["gan"]) for file in saved["gan"].glob("*/*"))
+    assert len(files) == 5
+    for file in files:
+        assert (tmp_path / "again" / file).read_bytes() == (saved["gan"] / file).read_bytes(), file
+
+
+def pairs() -> list[tuple[str, tuple[str, int], tuple[str, int]]]:
+    draw = random.Random(7)
+    return [(draw.choice(NAMES), *draw.sample(LAYOUTS, 2)) for _ in range(12)]
+
+
+@pytest.mark.parametrize(("name", "one", "other"), pairs())
+def test_from_any_layout_straight_to_any_other(
+    ranks: Pool,
+    fresh: Pool,
+    saved: Saved,
+    tmp_path: Path,
+    name: str,
+    one: tuple[str, int],
+    other: tuple[str, int],
+) -> None:
+    ranks.run(train_and_save, *one, name, tmp_path / "one", STEPS, precision="fp64")
+    got = fresh.run(load_and_train, *other, name, tmp_path / "one", MORE, precision="fp64")[0]
+    assert saved[name]
+    assert close(got, saved.next[name])
