@@ -290,7 +290,7 @@ class _Ranks:
                     if not piece:
                         selector.unregister(key.fd)
                         values[rank] = self._value(rank, bytes(received))
-        return values[0]  # type: ignore[no-any-return]
+        return values[0]
 
     def _value(self, rank: int, report: bytes) -> Any:
         if not report:
