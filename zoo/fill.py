@@ -24,6 +24,8 @@ MODEL_KEY = "model"  # beside the options in a YAML file or dict: whose options 
 
 @dataclass(frozen=True)
 class Layer:
+    """Values from one place."""
+
     values: dict[str, Any]  # by field
     place: Callable[[str], str]  # a field, as whoever gave the value would call it
 
@@ -107,6 +109,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def fill(cls: type[C], layers: Sequence[Layer]) -> C:
+    """A config from layers of values, later ones winning; errors name the place that the value came from."""
     values: dict[str, Any] = {}
     place: dict[str, Callable[[str], str]] = {}
     for layer in layers:
@@ -120,7 +123,8 @@ def fill(cls: type[C], layers: Sequence[Layer]) -> C:
         values |= typed
         place |= dict.fromkeys(typed, layer.place)
     for field in fields_of(cls):
-        if field.default is dataclasses.MISSING and field.name not in values:
+        has_default = not (field.default is field.default_factory is dataclasses.MISSING)
+        if not has_default and field.name not in values:
             raise InputError(f"{layers[-1].place(field.name)} is missing")
     try:
         return cls(**values)
@@ -130,6 +134,7 @@ def fill(cls: type[C], layers: Sequence[Layer]) -> C:
 
 
 def dict_layer(cls: type, values: Mapping[str, Any], source: str, model: str) -> Layer:
+    """A dict's values by field; see :func:`from_dict`."""
     known = {field.name.rstrip("_"): field.name for field in fields_of(cls)}
     fields: dict[str, Any] = {}
     for key, value in values.items():

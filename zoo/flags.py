@@ -31,7 +31,7 @@ def from_flags(
         argv: the arguments after the command.
         prog: the command as the user types it, for help and messages.
         positionals: fields that are given without a flag, in order, and what help calls them.
-        config_file: adds ``--config FILE``, a YAML file of options; flags go before it.
+        config_file: adds ``--config FILE``, a YAML file of options; flags overrule it.
         model: see :func:`from_dict`.
 
     Raises:

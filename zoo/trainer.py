@@ -104,6 +104,14 @@ class Trainer(ABC, Generic[Config]):
         """Measures the model on the evaluation data; None if there is nothing to measure."""
         return None
 
+    def probe(self) -> Rows:
+        """What the model answers, for ``zoo parity`` to compare: numbers by name, the same on every rank.
+
+        The rows of :meth:`evaluate` unless overridden, as by a model whose answers are samples.
+        """
+        evaluation = self.evaluate()
+        return evaluation.rows if evaluation is not None else {}
+
     def report(self, folder: Path, evaluation: Evaluation) -> None:
         """Draws plots and tables into an existing folder; on rank 0 only."""
 

@@ -14,7 +14,7 @@ from zoo.fill import nearest
 from zoo.run import to_json
 from zoo_datasets.errors import InputError, shown
 
-COMMANDS = ("list", "train", "evaluate", "predict", "sample", "export", "convert")
+COMMANDS = ("list", "train", "evaluate", "predict", "sample", "export", "convert", "parity")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,9 +51,10 @@ def _run(arguments: list[str]) -> int:
         raise InputError(f"unknown command {shown(arguments[0])}; {nearest(arguments[0], COMMANDS)}")
     as_json = "--json" in arguments
     outcome = _command(arguments[0]).run([argument for argument in arguments[1:] if argument != "--json"])
-    if outcome is not None:
-        print(to_json(outcome.result) if as_json else outcome.text, flush=True)
-    return 0
+    if outcome is None:
+        return 0
+    print(to_json(outcome.result) if as_json else outcome.text, flush=True)
+    return outcome.code
 
 
 def _command(name: str) -> ModuleType:

@@ -11,10 +11,11 @@ from zoo.config import LaunchConfig
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command found: JSON-able for ``--json``, and as text for people."""
+    """What a command found: JSON-able for ``--json``, as text for people, and the exit code."""
 
     result: Mapping[str, Any]
     text: str
+    code: int = 0
 
 
 def on_ranks(main: Callable[..., Any], config: LaunchConfig, *args: Any, **options: Any) -> Any:

@@ -1,0 +1,106 @@
+"""Does a strategy give one process's numbers? A model's own training under each, and how far apart they are.
+
+Also what each rank holds and what a step sends, so that one sees what a strategy is for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parallel import ParallelError, launch_each
+from zoo.config import TrainConfig
+from zoo.registry import ModelEntry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from parallel.interface import Parallel
+    from parallel.testing import Trace
+    from zoo.trainer import Rows, Trainer
+
+log = logging.getLogger("zoo")
+
+REFERENCE = "single"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one strategy came to.
+
+    Attributes:
+        ranks: processes, or replicas in one.
+        refused: why the strategy cannot run this model, if it cannot; the rest is empty then.
+        distances: largest relative difference from one process by kind: loss, grad_norm, lr, weights, answers.
+        beyond: those that are larger than allowed, in words.
+        memory: bytes on each rank by kind: parameters, gradients, optimizer.
+        traffic: collectives of one step by kind, each {"calls": ..., "bytes": ...}.
+    """
+
+    strategy: str
+    ranks: int
+    refused: str | None = None
+    distances: Mapping[str, float] = field(default_factory=dict)
+    beyond: list[str] = field(default_factory=list)
+    memory: list[dict[str, int]] = field(default_factory=list)
+    traffic: Mapping[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.refused is None and not self.beyond
+
+    @property
+    def bytes_a_step(self) -> int:
+        return sum(kind["bytes"] for kind in self.traffic.values())
+
+
+def compare(entry: ModelEntry, config: TrainConfig, specs: list[str], folder: Path) -> list[Row] | None:
+    """Trains in one process and under each spec; a row for each, or None on a launcher's ranks but the first.
+
+    Args:
+        config: ``nproc`` and the rest hold for all; ``parallel`` is not looked at.
+        folder: an existing folder on the first rank's machine, for one process's weights.
+    """
+    rows = launch_each(measure, [REFERENCE, *specs], entry, config, folder, **config.launch_options())
+    return None if rows[0] is None else rows[1:]
+
+
+def measure(p: Parallel, entry: ModelEntry, config: TrainConfig, folder: Path) -> Row | None:
+    """Trains under ``p``, which is one process first and leaves its trace in the folder; rank 0's row."""
+    import torch
+
+    from parallel.testing import Trace, differences, distances
+    from zoo.progress import shown_on
+
+    kept = folder / "reference"
+    is_reference = not kept.exists()
+    ranks = max(p.world_size, p.replicas)
+    with shown_on(p):
+        log.info("%s: %d steps under %s on %d", entry.name, config.total_steps(1), p.spec, ranks)
+    try:
+        trainer: Trainer[Any] = entry.load("trainer")(p, config)
+        trace, traffic = train(trainer)
+    except ParallelError as error:
+        if is_reference:
+            raise
+        return Row(p.spec, ranks, refused=str(error)) if p.is_main else None
+    memory = p.memory_per_rank()
+    if not p.is_main:
+        return None
+    if is_reference:
+        torch.save(vars(trace), kept)
+    want = Trace(**torch.load(kept, weights_only=True))
+    return Row(
+        p.spec,
+        ranks,
+        distances=distances(want, trace),
+        beyond=differences(want, trace, config.precision),
+        memory=[
+            {"parameters": own.parameters, "gradients": own.gradients, "optimizer": own.optimizer}
+            for own in memory
+        ],
+        traffic={kind: {"calls": calls, "bytes": traffic.bytes[kind]} for kind, calls in traffic.calls.items()},
+    )
