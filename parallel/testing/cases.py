@@ -235,7 +235,7 @@ def _tokens() -> tuple[Tensor, Tensor]:
 
 
 def _sequences() -> tuple[Tensor, Tensor]:
-    return _rows(5, 24, seed=6), torch.arange(37) % 3
+    return _rows(5, 48, seed=6), torch.arange(37) % 3
 
 
 CASES: dict[str, Case] = {
