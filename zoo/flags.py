@@ -23,6 +23,8 @@ def from_flags(
     positionals: Mapping[str, str] | None = None,
     config_file: bool = False,
     model: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    without: Sequence[str] = (),
 ) -> C:
     """A config from command-line arguments; ``--help`` prints and exits.
 
@@ -33,15 +35,20 @@ def from_flags(
         positionals: fields that are given without a flag, in order, and what help calls them.
         config_file: adds ``--config FILE``, a YAML file of options; flags overrule it.
         model: see :func:`from_dict`.
+        defaults: values of fields that are not given, in place of the dataclass's own.
+        without: fields that the command has no use for, so that they are no flags.
 
     Raises:
         InputError: an unknown flag (names the nearest), a value of another type or out of range.
     """
-    parser = _flag_parser(cls, prog, description, positionals or {}, config_file)
+    defaults = defaults or {}
+    parser = _flag_parser(cls, prog, description, positionals or {}, config_file, defaults, without)
     given = vars(parser.parse_args(list(argv)))
     given.pop("json", None)  # for the caller, who looks for it in argv
     file = given.pop("config", None)
-    layers = [dict_layer(cls, read_yaml(Path(file)), file, model)] if file is not None else []
+    layers = [Layer(dict(defaults), flag)]
+    if file is not None:
+        layers.append(dict_layer(cls, read_yaml(Path(file)), file, model))
     layers.append(Layer(given, lambda field: (positionals or {}).get(field, flag(field))))
     return fill(cls, layers)
 
@@ -74,7 +81,13 @@ class _FlagParser(argparse.ArgumentParser):
 
 
 def _flag_parser(
-    cls: type, prog: str, description: str, positionals: Mapping[str, str], config_file: bool
+    cls: type,
+    prog: str,
+    description: str,
+    positionals: Mapping[str, str],
+    config_file: bool,
+    defaults: Mapping[str, Any],
+    without: Sequence[str],
 ) -> argparse.ArgumentParser:
     parser = _FlagParser(
         prog=prog, description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
@@ -84,8 +97,11 @@ def _flag_parser(
     parser.add_argument("--json", action="store_true", help="end stdout with the result as one line of JSON")
     hints, texts = hints_of(cls), _texts(cls)
     for field in fields_of(cls):
+        if field.name in without:
+            continue
         hint = without_none(hints[field.name])
-        options: dict[str, Any] = {"help": texts.get(field.name, "") + _shown_default(cls, field)}
+        default = defaults.get(field.name, getattr(cls, f"default_{field.name}", field.default))
+        options: dict[str, Any] = {"help": texts.get(field.name, "") + _shown(default)}
         if typing.get_origin(hint) in (tuple, list):
             options["nargs"] = "+"
         if field.name in positionals:
@@ -112,9 +128,8 @@ def _texts(cls: type) -> dict[str, str]:
     return texts
 
 
-def _shown_default(cls: type, field: dataclasses.Field[Any]) -> str:
-    default = getattr(cls, f"default_{field.name}", field.default)
-    if default is None or default is dataclasses.MISSING or default is False or default == ():
+def _shown(default: Any) -> str:
+    if default is None or default is dataclasses.MISSING or default is False or default in ((), ""):
         return ""
     return f" (default: {str(default).replace('%', '%%')})"
 

@@ -18,9 +18,11 @@ from zoo.registry import ModelEntry
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from parallel.accounting import Traffic
     from parallel.interface import Parallel
     from parallel.testing import Trace
-    from zoo.trainer import Rows, Trainer
+    from zoo.table import Rows
+    from zoo.trainer import Numbers, Trainer
 
 log = logging.getLogger("zoo")
 
@@ -32,7 +34,7 @@ class Row:
     """What one strategy came to.
 
     Attributes:
-        ranks: processes, or replicas in one.
+        ranks: processes.
         refused: why the strategy cannot run this model, if it cannot; the rest is empty then.
         distances: largest relative difference from one process by kind: loss, grad_norm, lr, weights, answers.
         beyond: those that are larger than allowed, in words.
@@ -73,34 +75,89 @@ def measure(p: Parallel, entry: ModelEntry, config: TrainConfig, folder: Path) -
     import torch
 
     from parallel.testing import Trace, differences, distances
-    from zoo.progress import shown_on
 
     kept = folder / "reference"
-    is_reference = not kept.exists()
-    ranks = max(p.world_size, p.replicas)
-    with shown_on(p):
-        log.info("%s: %d steps under %s on %d", entry.name, config.total_steps(1), p.spec, ranks)
+    is_reference = p.is_main and not kept.exists()
     try:
-        trainer: Trainer[Any] = entry.load("trainer")(p, config)
-        trace, traffic = train(trainer)
+        trace, traffic = train(entry.load("trainer")(p, config), entry.name)
     except ParallelError as error:
         if is_reference:
             raise
-        return Row(p.spec, ranks, refused=str(error)) if p.is_main else None
+        return Row(p.spec, p.world_size, refused=str(error)) if p.is_main else None
     memory = p.memory_per_rank()
     if not p.is_main:
         return None
     if is_reference:
         torch.save(vars(trace), kept)
     want = Trace(**torch.load(kept, weights_only=True))
+    found = distances(want, trace)
+    if not want.answers:
+        del found["answers"]
     return Row(
         p.spec,
-        ranks,
-        distances=distances(want, trace),
+        p.world_size,
+        distances=found,
         beyond=differences(want, trace, config.precision),
         memory=[
             {"parameters": own.parameters, "gradients": own.gradients, "optimizer": own.optimizer}
             for own in memory
         ],
-        traffic={kind: {"calls": calls, "bytes": traffic.bytes[kind]} for kind, calls in traffic.calls.items()},
+        traffic={
+            kind: {"calls": calls, "bytes": traffic.bytes[kind]} for kind, calls in traffic.calls.items()
+        },
     )
+
+
+def train(trainer: Trainer[Any], name: str) -> tuple[Trace, Traffic]:
+    """Every step's numbers and the final state, on rank 0 those of all ranks; and what the last step sent."""
+    from parallel.testing import Trace
+    from zoo.progress import shown_on
+    from zoo.trainer import evaluating
+
+    p, trace = trainer.p, Trace()
+    trainer.build()
+    total = trainer.config.steps
+    with shown_on(p):
+        ranks = f"{p.world_size} rank{'s' if p.world_size > 1 else ''}"
+        log.info("%s: %d steps under %s on %s", name, total, p.spec, ranks)
+    done = 0
+    while done < total:
+        for batch in trainer.train:
+            with p.traffic() as traffic:
+                numbers = trainer.step(batch)
+            _note(p, trace, numbers)
+            done += 1
+            if done == total:
+                break
+    for key, net in trainer.models.items():
+        trace.weights |= _named(key, p.state_dict(net))
+    for key, average in trainer.emas.items():
+        with average.applied():
+            trace.weights |= _named(f"{key}.ema", p.state_dict(trainer.models[key]))
+    with evaluating(trainer):
+        trace.answers = _numeric(trainer.probe())
+    return trace, traffic
+
+
+def _note(p: Parallel, trace: Trace, numbers: Numbers) -> None:
+    from parallel import StepInfo
+
+    for value in numbers.values():
+        if isinstance(value, StepInfo):
+            trace.norms.append(float(value.grad_norm))
+            trace.lrs.append(value.lr)
+        else:
+            trace.losses.append(float(p.sum(value)))
+
+
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _numeric(rows: Rows) -> dict[str, Tensor]:
+    """The columns that hold numbers."""
+    import numpy as np
+    import torch
+
+    columns = {name: np.asarray(column) for name, column in rows.items()}
+    return {name: torch.from_numpy(column) for name, column in columns.items() if column.dtype.kind in "fiub"}

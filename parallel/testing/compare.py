@@ -10,12 +10,13 @@ from torch import Tensor
 
 @dataclass
 class Trace:
-    """Losses and gradient norms of each step, the weights (and averages) at the end."""
+    """Losses and gradient norms of each step; at the end the weights (and averages), and what the nets answer."""
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     lrs: list[float] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
+    answers: dict[str, Tensor] = field(default_factory=dict)
 
 
 # Guarantee 1: losses and gradient norms, then final weights (fp32 amplifies rounding where a true gradient is
@@ -30,7 +31,7 @@ TOLERANCES: dict[str, tuple[float, float | None]] = {
 
 
 def distances(want: Trace, got: Trace) -> dict[str, float]:
-    """The largest relative difference of losses, of gradient norms, and per tensor of the final weights."""
+    """The largest relative difference of losses, of gradient norms, and per tensor of weights and answers."""
     if len(want.losses) != len(got.losses) or want.weights.keys() != got.weights.keys():
         raise ValueError(f"the runs differ in steps or names: {len(want.losses)} and {len(got.losses)} steps")
     return {
@@ -38,13 +39,14 @@ def distances(want: Trace, got: Trace) -> dict[str, float]:
         "grad_norm": max(map(_relative, want.norms, got.norms), default=0.0),
         "lr": max(map(_relative, want.lrs, got.lrs), default=0.0),
         "weights": max((_norm(want.weights[name], got.weights[name]) for name in want.weights), default=0.0),
+        "answers": max((_norm(want.answers[name], got.answers[name]) for name in want.answers), default=0.0),
     }
 
 
 def differences(want: Trace, got: Trace, precision: str) -> list[str]:
     """What is further apart than guarantee 1 allows; empty where all is well."""
     numbers, weights = TOLERANCES[precision]
-    limits = {"loss": numbers, "grad_norm": numbers, "lr": 1e-12, "weights": weights}
+    limits = {"loss": numbers, "grad_norm": numbers, "lr": 1e-12, "weights": weights, "answers": weights}
     found = distances(want, got)
     return [
         f"{what}: {found[what]:.3g} apart, {limit:.0e} allowed"
