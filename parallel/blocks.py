@@ -10,8 +10,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils.checkpoint import checkpoint
 
 from parallel.dropout import CurrentPart
-from parallel.errors import ParallelError
 from parallel.plan import Plan, match
+from parallel.refusals import RECOMPUTED_STATE
 
 
 def checkpoint_blocks(model: nn.Module, plan: Plan, current: CurrentPart) -> None:
@@ -24,10 +24,7 @@ def checkpoint_blocks(model: nn.Module, plan: Plan, current: CurrentPart) -> Non
         for inner, module in block.named_modules():
             hooks = any(isinstance(hook, SpectralNorm) for hook in module._forward_pre_hooks.values())
             if hooks or isinstance(module, _SpectralNorm | nn.modules.batchnorm._BatchNorm):
-                raise ParallelError(
-                    f"Plan.checkpoint: {name}.{inner} changes its state in forward, and would do so twice: "
-                    "leave this block out of Plan.checkpoint"
-                )
+                raise RECOMPUTED_STATE.error(f"{name}.{inner}" if inner else name)
         block.forward = _Recomputed(block.forward, current)
 
 

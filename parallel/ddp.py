@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parallel.collectives import all_reduce
 from parallel.engine import Engine
-from parallel.errors import ParallelError
 from parallel.net import Net
+from parallel.refusals import NO_GRADIENT
 
 
 class DDP(Engine):
@@ -54,10 +54,7 @@ class DDP(Engine):
             if net.state is not None and not net.plan.optional:
                 for name, parameter in net.module.named_parameters():
                     if parameter.grad is None and parameter.requires_grad:
-                        raise ParallelError(
-                            f"parameter {name!r} of {type(net.module).__name__} got no gradient; if some steps skip its "
-                            "module on all ranks, name it in Plan(optional=...), else freeze it with requires_grad_(False)"
-                        )
+                        raise NO_GRADIENT.error(f"parameter {name!r} of {type(net.module).__name__}")
 
     def reduce_late(self, parameters: Sequence[Tensor]) -> None:
         for parameter in parameters:

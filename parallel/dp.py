@@ -13,9 +13,9 @@ from torch.nn.parallel import replicate, scatter
 
 from parallel.batch import Batch, Nest, map_nest
 from parallel.engine import Engine
-from parallel.errors import ParallelError
 from parallel.mesh import World
 from parallel.net import Net
+from parallel.refusals import RECOMPUTED_REPLICAS
 
 
 class DP(Engine):
@@ -33,7 +33,7 @@ class DP(Engine):
 
     def place(self, net: Net) -> None:
         if self.world.device.type == "cuda" and net.plan.checkpoint:
-            raise ParallelError("dp on GPUs cannot recompute activations (Plan.checkpoint): take ddp")
+            raise RECOMPUTED_REPLICAS.error(type(net.module).__name__)
         net.module.forward = _SplitForward(net, self.world, self._threads)
 
     def close(self) -> None:

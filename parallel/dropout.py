@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from parallel import rng
 from parallel.batch import Batch
 from parallel.errors import ParallelError
+from parallel.refusals import DRAWS_INSIDE_TORCH, DROPS_BY_BATCH
 
 
 class CurrentPart(threading.local):
@@ -140,11 +141,6 @@ def _refuse(name: str, module: nn.Module) -> None:
     elif isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout | nn.RReLU):
         drop = 1.0
     elif kind == "StochasticDepth" and module.mode != "row":
-        raise ParallelError(
-            f"{name!r}: StochasticDepth(mode='batch') drops by batch, not by sample; use mode='row'"
-        )
+        raise DROPS_BY_BATCH.error(f"layer {name!r}")
     if drop:
-        raise ParallelError(
-            f"{name!r}: {kind} draws its random numbers inside torch, where they cannot follow the sample; "
-            "set its dropout to 0 and put an nn.Dropout beside it"
-        )
+        raise DRAWS_INSIDE_TORCH.error(f"layer {name!r} ({kind})")

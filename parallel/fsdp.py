@@ -15,9 +15,9 @@ from torch.distributed.fsdp import (
 )
 
 from parallel.engine import Engine
-from parallel.errors import ParallelError
 from parallel.net import Net
 from parallel.plan import match
+from parallel.refusals import TIES_ACROSS_UNITS
 
 
 class FSDP(Engine):
@@ -121,7 +121,4 @@ def _refuse_ties(module: nn.Module, units: Sequence[nn.Module]) -> None:
             full = f"{path}.{name}" if path else name
             first, other = owner.setdefault(id(parameter), (full, unit))
             if other is not unit:
-                raise ParallelError(
-                    f"weights {first!r} and {full!r} are one tensor in two wrap units: leave one of the units out of "
-                    "Plan.units, so that both are gathered with the root"
-                )
+                raise TIES_ACROSS_UNITS.error(f"weights {first!r} and {full!r}")

@@ -38,7 +38,9 @@ def build(factory: Callable[[], nn.Module], is_main: bool) -> tuple[nn.Module, S
             f"the factory cannot build on the meta device ({str(error).splitlines()[0]}); give p.wrap the module itself"
         ) from error
     if len(list(module.parameters())) != len(list(module.named_parameters(remove_duplicate=False))):
-        raise ParallelError(f"{type(module).__name__} ties weights, which a factory cannot: give p.wrap the module itself")
+        raise ParallelError(
+            f"{type(module).__name__} ties weights, which a factory cannot: give p.wrap the module itself"
+        )
     if real is None:
         return module, Source({}, {})
     state = real.state_dict()

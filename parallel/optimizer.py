@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from parallel.errors import ParallelError
 from parallel.gradients import GradNorm
 from parallel.interface import StepInfo
+from parallel.refusals import WHOLE_TENSOR_OPTIMIZER
 from parallel.splits import Split
 from parallel.tensors import local, local_grad
 
@@ -94,10 +95,7 @@ class Optimizer:
             slot.shard is not slot.parameter for slot in self.slots
         )
         if cut and cls.__name__ not in ELEMENTWISE:
-            raise ParallelError(
-                f"{cls.__name__} needs whole tensors and the parameters are sharded; use one of "
-                f"{', '.join(sorted(ELEMENTWISE))}, or a strategy that does not shard"
-            )
+            raise WHOLE_TENSOR_OPTIMIZER.error(cls.__name__)
         self._penalised = [group for group in grouped if group.l2]
         torch_groups = [
             {"params": [slot.shard for slot in group.slots], **group.options} for group in grouped

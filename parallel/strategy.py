@@ -27,6 +27,7 @@ from parallel.mesh import World
 from parallel.net import Net
 from parallel.optimizer import Optimizer, Scaler
 from parallel.plan import Plan
+from parallel.refusals import BATCHNORM_IN_REPLICAS, BATCHNORM_OVER_PARTS
 from parallel.spectral import SpectralNorms
 
 _AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
@@ -337,15 +338,9 @@ class Strategy(Parallel):
         if self.local_batchnorm or not has_batchnorm(module):
             return
         if self.accumulate > 1:
-            raise ParallelError(
-                f"BatchNorm in {type(module).__name__} over {self.accumulate} parts cannot equal one batch: "
-                "use accumulate 1, or --local-batchnorm to let each part normalise by its own rows"
-            )
+            raise BATCHNORM_OVER_PARTS.error(type(module).__name__)
         if any(engine.splits_forward for engine in self.engines):
-            raise ParallelError(
-                f"BatchNorm in {type(module).__name__}: under {self.spec} each replica sees its own rows, which cannot "
-                "equal one process; take ddp, or --local-batchnorm to accept that it differs"
-            )
+            raise BATCHNORM_IN_REPLICAS.error(type(module).__name__)
         if self.data_size > 1:
             synchronise_batchnorm(module, self.world.data)
 

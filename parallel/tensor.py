@@ -36,6 +36,7 @@ from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.net import Net
 from parallel.plan import match
+from parallel.refusals import GROUPED_CONVOLUTION, NOTHING_TO_CUT
 from parallel.splits import Split
 
 
@@ -46,11 +47,8 @@ class TensorParallel(Engine):
     adds: ClassVar[bool] = True
 
     def place(self, net: Net) -> None:
-        name = type(net.module).__name__
         if not net.plan.tensor:
-            raise ParallelError(
-                f"{name} declares no tensor-parallel layers (Plan.tensor): take a strategy without tp"
-            )
+            raise NOTHING_TO_CUT.error(type(net.module).__name__)
         assert self.world.mesh is not None
         mesh = self.world.mesh["tensor"]
         styles: dict[str, _Style] = {}
@@ -102,7 +100,7 @@ class _Style(ParallelStyle):
                 if tensor is not None and tensor.dim():
                     self._divides(tensor.shape[axis] // cut.blocks, f"{name} axis {axis}", degree)
         if isinstance(module, nn.modules.conv._ConvNd) and module.groups != 1:
-            raise ParallelError(f"layer {self.layer!r}: a grouped convolution cannot be cut by channel")
+            raise GROUPED_CONVOLUTION.error(f"layer {self.layer!r}")
 
     def _divides(self, number: int, what: str, degree: int) -> None:
         if number % degree:

@@ -146,7 +146,9 @@ class Attention(nn.Module):
 class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention = Attention(48, 12)  # a norm over heads of 2 would give signs, with next to no gradient
+        self.attention = Attention(
+            48, 12
+        )  # a norm over heads of 2 would give signs, with next to no gradient
         self.norm = nn.LayerNorm(48)
         self.mlp = Block(48, 48)
         self.head = nn.Linear(48, 3)
