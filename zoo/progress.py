@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,6 +20,9 @@ _LOGGERS = (logging.getLogger("zoo"), logging.getLogger("parallel"))
 
 _BETWEEN_TICKS = 0.1  # seconds between two drawings of the bar
 _BETWEEN_LINES = 1.0  # seconds between two lines of numbers in a pipe, so that a fast run does not flood it
+
+
+_shown: list[Progress] = []  # those entered, the innermost last
 
 
 class Progress(logging.Handler):
@@ -37,11 +40,13 @@ class Progress(logging.Handler):
         if sys.stderr.isatty():
             self._bar = self._stack.enter_context(_make_bar())
         self._stack.enter_context(listening(self))
+        _shown.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _shown.remove(self)
         self._stack.close()
         self._bar = self._task = None
 
@@ -78,6 +83,20 @@ class Progress(logging.Handler):
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def stage(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Counts the steps of work inside a command, such as an evaluation: a bar of its own on a terminal."""
+    bar = _shown[-1]._bar if _shown else None
+    if bar is None:
+        yield lambda done: None
+        return
+    task = bar.add_task(what, total=total, numbers="")
+    try:
+        yield lambda done: bar.update(task, completed=done)
+    finally:
+        bar.remove_task(task)
 
 
 def shown_on(p: Parallel) -> AbstractContextManager[Progress | None]:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 GROUP = "parallel_zoo.models"
 
 # The zoo's own models, each described by its package.
-_OWN = {"devnet": "zoo.models.devnet:MODEL"}
+_OWN = {
+    "ddpm": "zoo.models.ddpm:MODEL",
+    "devnet": "zoo.models.devnet:MODEL",
+}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -194,12 +194,15 @@ def evaluate(trainer: Trainer[Any]) -> Evaluation | None:
 
 @contextmanager
 def evaluating(trainer: Trainer[Any]) -> Iterator[None]:
-    """The models in evaluation mode, no gradients; afterwards every module is in the mode it was in."""
+    """The models in evaluation mode, with their averages where they have one, no gradients; as before afterwards."""
     modes = [(module, module.training) for net in trainer.models.values() for module in net.modules()]
     for net in trainer.models.values():
         net.eval()
     try:
-        with torch.no_grad():
+        with ExitStack() as stack:
+            for average in trainer.emas.values():
+                stack.enter_context(average.applied())
+            stack.enter_context(torch.no_grad())
             yield
     finally:
         for module, mode in modes:

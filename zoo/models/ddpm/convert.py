@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.models.ddpm.config import DDPMConfig
+from zoo.models.ddpm.data import load_vectors
 from zoo.models.ddpm.model import DenoisingMLP
 from zoo_datasets.errors import InputError, listed
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put before names
+
+
+def convert(path: Path) -> tuple[DDPMConfig, dict[str, Any], dict[str, Tensor]]:
+    """What ``zoo convert`` writes: options, description and weights; see :func:`load_published`."""
+    network = load_published(path)
+    features, width = network.features, network.fc1.out_features
+    config = DDPMConfig(length=features, width=width, ema=0.0, lr=1e-4, initial_weights="torch")
+    vectors = load_vectors(config)
+    assert vectors.patterns is not None
+    description = {
+        "model": {"features": features, "steps": network.steps, "width": width, "time_embedding": 0},
+        "columns": vectors.columns,
+        "normaliser": asdict(vectors.normaliser),
+        "patterns": vectors.patterns.tolist(),
+        "schedule": config.schedule,
+        "prediction": config.prediction,
+    }
+    return config, description, network.state_dict()
 
 
 def load_published(path: Path, steps: int = 1000) -> DenoisingMLP:
