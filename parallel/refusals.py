@@ -85,6 +85,12 @@ GROUPED_CONVOLUTION = Refusal(
     "its input channels belong to groups, which a cut by channel would part",
     "leave it out of Plan.tensor",
 )
+CUT_TIE = Refusal(
+    ("tp", "ddp+tp", "fsdp+tp"),
+    "cutting one of two tied weights",
+    "each rank would hold a slice and the whole, which are no longer one tensor",
+    "leave the layer out of Plan.tensor",
+)
 WHOLE_TENSOR_OPTIMIZER = Refusal(
     ("fsdp", "zero2", "zero3", "zero3-offload", "hsdp", "tp", "ddp+tp", "fsdp+tp"),
     "an optimizer that is not elementwise (LBFGS, Adafactor, Muon)",

@@ -36,7 +36,7 @@ from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.net import Net
 from parallel.plan import match
-from parallel.refusals import GROUPED_CONVOLUTION, NOTHING_TO_CUT
+from parallel.refusals import CUT_TIE, GROUPED_CONVOLUTION, NOTHING_TO_CUT
 from parallel.splits import Split
 
 
@@ -98,9 +98,15 @@ class _Style(ParallelStyle):
             for name, axis in cut.axes.items():
                 tensor = getattr(module, name, None)
                 if tensor is not None and tensor.dim():
+                    self._is_not_tied(tensor)
                     self._divides(tensor.shape[axis] // cut.blocks, f"{name} axis {axis}", degree)
         if isinstance(module, nn.modules.conv._ConvNd) and module.groups != 1:
             raise GROUPED_CONVOLUTION.error(f"layer {self.layer!r}")
+
+    def _is_not_tied(self, tensor: Tensor) -> None:
+        holders = [n for n, p in self.net.module.named_parameters(remove_duplicate=False) if p is tensor]
+        if len(holders) > 1:
+            raise CUT_TIE.error(" and ".join(holders))
 
     def _divides(self, number: int, what: str, degree: int) -> None:
         if number % degree:
