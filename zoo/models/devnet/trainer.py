@@ -178,7 +178,7 @@ class DevNetTrainer(Trainer[DevNetConfig]):
 
 def _samples(table: Table) -> dict[str, Tensor]:
     """What a loader moves to the device: the rows, or only their numbers where they are sparse."""
-    return {"row": torch.arange(len(table))} if table.is_sparse else {"x": torch.from_numpy(table.x)}
+    return {"row": torch.arange(len(table))} if table.is_sparse else {"x": torch.tensor(table.x)}
 
 
 def resolved(data: str | None) -> str | None:
