@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,11 +18,13 @@ class EMA:
     saving).
     """
 
-    def __init__(self, net: nn.Module, decay: float) -> None:
+    def __init__(self, net: nn.Module, decay: float, settle: Callable[[], None]) -> None:
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"EMA decay is {decay}; it must be in [0, 1)")
         self.net = net
         self.decay = decay
+        self._settle = settle  # puts the parameters back to this rank's pieces
+        settle()
         self.average: dict[str, Tensor] = {
             name: local(p).detach().clone() for name, p in net.named_parameters()
         }
@@ -43,6 +45,7 @@ class EMA:
 
     @torch.no_grad()
     def _swap(self) -> None:
+        self._settle()
         for name, parameter in self.net.named_parameters():
             held = local(parameter)
             kept = held.clone()

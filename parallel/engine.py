@@ -42,8 +42,8 @@ class Engine:
     def reduce_late(self, parameters: Sequence[Tensor]) -> None:
         """Sums over ranks what a second backward of the last part added, where the engine does not do so by itself."""
 
-    def before_freeze(self, net: Net) -> None:
-        """Called before parameters' ``requires_grad`` changes."""
+    def settle(self, net: Net) -> None:
+        """Puts parameters back to the pieces kept between steps: called before they are looked at or changed."""
 
     def grad_factor(self) -> float:
         """What the engine's reduction divides by: a backward starts from it, so that gradients are sums."""

@@ -61,8 +61,8 @@ class FSDP(Engine):
                 net.module.set_requires_gradient_sync(last)  # type: ignore[operator]
                 net.state = last
 
-    def before_freeze(self, net: Net) -> None:
-        # Unsharded parameters would not see the change of requires_grad.
+    def settle(self, net: Net) -> None:
+        # A forward without backward leaves the root gathered, and what is gathered sees no change of the pieces.
         for module in _sharded(net.module):
             module.reshard()
 

@@ -27,7 +27,9 @@ from parallel.mesh import World
 from parallel.net import Net
 from parallel.optimizer import Optimizer, Scaler
 from parallel.plan import Plan
+from parallel.progress import Progress
 from parallel.refusals import BATCHNORM_IN_REPLICAS, BATCHNORM_OVER_PARTS
+from parallel.signals import Agreement, Notice, Signals
 from parallel.spectral import SpectralNorms
 
 _AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
@@ -51,6 +53,8 @@ class Strategy(Parallel):
         accumulate: int = 1,
         local_batchnorm: bool = False,
         compile: bool = False,
+        on_nan: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
         if precision == "bf16-mixed" and world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
             raise ParallelError("this device has no bfloat16: use precision fp16-mixed")
@@ -64,6 +68,10 @@ class Strategy(Parallel):
         self.accumulate = accumulate
         self.local_batchnorm = local_batchnorm
         self.compile = compile
+        self.on_nan = on_nan
+        self._progress = progress
+        self._signals = Signals()
+        self._agreement: Agreement | None = None
         self._dtype = torch.float64 if precision == "fp64" else torch.float32
         self._nets: list[Net] = []
         self._optimizers: list[Optimizer] = []
@@ -128,6 +136,7 @@ class Strategy(Parallel):
             groups=groups,
             schedule=schedule,
             clip_norm=clip_norm,
+            on_nan=self.on_nan,
             scaler=Scaler() if self.precision == "fp16-mixed" else None,
             options=options,
             factory=self._make_optimizer,
@@ -136,8 +145,9 @@ class Strategy(Parallel):
         return optimizer
 
     def ema(self, net: nn.Module, decay: float) -> EMA:
-        average = EMA(net, decay)
-        self._net(net).emas.append(average)
+        record = self._net(net)
+        average = EMA(net, decay, settle=lambda: self._settle(record))
+        record.emas.append(average)
         return average
 
     def loader(
@@ -225,15 +235,22 @@ class Strategy(Parallel):
         for net in opt.nets:
             for average in net.emas:
                 average.update()
+        if self._progress is not None and opt is self._optimizers[0]:
+            self._progress.note(opt.steps)
         return info
+
+    def notice(self) -> Notice:
+        if self._agreement is None:
+            self._signals.listen()
+            self._agreement = Agreement(self._signals, self.world.all, self.device, self.is_main)
+        return self._agreement.notice()
 
     @contextmanager
     def frozen(self, *nets: nn.Module) -> Iterator[None]:
         records = [self._net(net) for net in nets]
         changed: list[nn.Parameter] = []
         for net in records:
-            for engine in self.engines:
-                engine.before_freeze(net)
+            self._settle(net)
             changed += [parameter for parameter in net.module.parameters() if parameter.requires_grad]
         for parameter in changed:
             parameter.requires_grad_(False)
@@ -241,8 +258,7 @@ class Strategy(Parallel):
             yield
         finally:
             for net in records:
-                for engine in self.engines:
-                    engine.before_freeze(net)
+                self._settle(net)
             for parameter in changed:
                 parameter.requires_grad_(True)
 
@@ -318,6 +334,7 @@ class Strategy(Parallel):
         return count_traffic()
 
     def close(self) -> None:
+        self._signals.deafen()
         self._saver.close()
         for engine in self.engines:
             engine.close()
@@ -327,6 +344,10 @@ class Strategy(Parallel):
             dist.destroy_process_group()
 
     # Inside
+
+    def _settle(self, net: Net) -> None:
+        for engine in self.engines:
+            engine.settle(net)
 
     def _net(self, module: nn.Module) -> Net:
         for net in self._nets:
