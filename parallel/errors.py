@@ -9,3 +9,7 @@ class ParallelError(ValueError):
 
 class RankError(RuntimeError):
     """A rank died without leaving an exception behind (killed, aborted, stuck)."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A gradient turned NaN or infinite; names the step, the model and its first such parameter."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from parallel.loader import Loader
     from parallel.optimizer import Optimizer
     from parallel.plan import Plan
+    from parallel.signals import Notice
 
 Precision = str  # one of PRECISIONS
 PRECISIONS = ("fp64", "fp32", "bf16-mixed", "fp16-mixed")
@@ -143,6 +144,14 @@ class Parallel(ABC):
     @abstractmethod
     def step(self, opt: Optimizer) -> StepInfo:
         """Clips, steps the optimizer and the averages of its nets, and clears the gradients. Every call counts."""
+
+    @abstractmethod
+    def notice(self) -> Notice:
+        """What signals ask of the run, agreed by all ranks; to be called once a step, after it.
+
+        From the first call on SIGTERM and SIGINT (``stop``) and SIGUSR1 (``save``) are heard and no longer end the
+        process; a second one to stop does. The ranks ask one another about twice a second.
+        """
 
     @abstractmethod
     def frozen(self, *nets: nn.Module) -> AbstractContextManager[None]:

@@ -25,6 +25,7 @@ class Net:
         splits: the tensor-parallel cut of each parameter and buffer that is cut, by name.
         pending: a backward has added gradients since the last step.
         reduced: the gradients are already sums over the ranks.
+        name: the module's class, for messages.
     """
 
     module: nn.Module
@@ -36,3 +37,7 @@ class Net:
     emas: list[EMA] = field(default_factory=list)
     pending: bool = False
     reduced: bool = False
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = type(self.module).__name__  # before FSDP2 puts a class of its own in between

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from parallel.errors import ParallelError
+from parallel.errors import NonFiniteError, ParallelError
 from parallel.gradients import GradNorm
 from parallel.interface import StepInfo
 from parallel.refusals import WHOLE_TENSOR_OPTIMIZER
@@ -18,6 +20,8 @@ from parallel.tensors import local, local_grad
 
 if TYPE_CHECKING:
     from parallel.net import Net
+
+log = logging.getLogger("parallel")
 
 Groups = Callable[[str, nn.Parameter], Mapping[str, Any] | None]
 Factory = Callable[[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]], torch.optim.Optimizer]
@@ -78,6 +82,7 @@ class Optimizer:
         schedule: Callable[[int], float] | None,
         clip_norm: float | None,
         scaler: Scaler | None,
+        on_nan: str | None,
         options: dict[str, Any],
         factory: Factory,
     ) -> None:
@@ -86,6 +91,7 @@ class Optimizer:
         self.schedule = schedule
         self.clip_norm = clip_norm
         self.scaler = scaler
+        self.on_nan = on_nan
         self.grad_bytes = 0  # of this rank's gradients at the last step
         self.steps = 0  # steps taken, skipped ones included: the argument of ``schedule``
         self.slots, grouped = _group(self.nets, groups)
@@ -119,10 +125,10 @@ class Optimizer:
             torch._foreach_mul_(grads, 1.0 / self.scaler.scale)
         self._add_l2()
         norm = self._norm([index for index, _ in held], grads)
+        skipped = self._overflowed(norm)
         if self.clip_norm is not None and grads:
             torch._foreach_mul_(grads, (self.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
         lr = self._set_lr()
-        skipped = self.scaler is not None and not bool(torch.isfinite(norm))
         if not skipped:
             self.torch.step()
         if self.scaler is not None:
@@ -145,6 +151,19 @@ class Optimizer:
         """The torch optimizer's state of each parameter, where this rank holds one."""
         return list(self.inner.state.values())
 
+    def _overflowed(self, norm: Tensor) -> bool:
+        """Whether the step is to be left out; the norm, and so the answer, is the same on every rank."""
+        if (self.scaler is None and self.on_nan is None) or bool(torch.isfinite(norm)):
+            return False
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+        if self.on_nan is not None and scale <= 1.0:  # above, a smaller loss scale may help
+            found = f"step {self.steps + 1}: {first_non_finite(self.slots)} (gradient norm {norm.item()})"
+            if self.on_nan == "stop":
+                raise NonFiniteError(found)
+            if not dist.is_initialized() or dist.get_rank() == 0:
+                log.warning("%s; the step is left out", found)
+        return True
+
     def _add_l2(self) -> None:
         for group in self._penalised:
             grads: list[Tensor] = []
@@ -162,6 +181,25 @@ class Optimizer:
             for group, base in zip(self.torch.param_groups, self._base_lr, strict=True):
                 group["lr"] = base * factor
         return float(self.torch.param_groups[0]["lr"])
+
+
+def first_non_finite(slots: Sequence[Slot]) -> str:
+    """The first parameter with a gradient that is NaN or infinite on any rank, in words; a collective."""
+    own = next(
+        (
+            place
+            for place, slot in enumerate(slots)
+            if slot.shard.grad is not None and not bool(torch.isfinite(slot.shard.grad).all())
+        ),
+        len(slots),
+    )
+    first = torch.tensor(own, device=slots[0].shard.device)
+    if dist.is_initialized():
+        dist.all_reduce(first, dist.ReduceOp.MIN)
+    if int(first) == len(slots):
+        return "the gradients are finite, and the sum of their squares is not"
+    slot = slots[int(first)]
+    return f"the gradient of {slot.name} of {slot.net.name} is NaN or infinite"
 
 
 def _group(nets: Sequence[Net], groups: Groups | None) -> tuple[list[Slot], list[_Group]]:

@@ -71,7 +71,7 @@ def optimizer_parameters(optimizer: Optimizer, names: Mapping[int, str]) -> Iter
         model = names.get(id(slot.net))
         if model is None:
             raise ParallelError(
-                f"an optimizer of {type(slot.net.module).__name__} is saved or loaded without it: name it in models"
+                f"an optimizer of {slot.net.name} is saved or loaded without it: name it in models"
             )
         yield f"{model}/{slot.name}", slot
 

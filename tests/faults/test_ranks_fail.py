@@ -1,0 +1,90 @@
+"""One rank's failure ends the whole run, with that rank's traceback, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from jobs import BoomError, job, poison
+from pool import CaseError, Pool
+
+from parallel import ParallelError, RankError, launch
+
+
+def ended(folder: Path) -> bool:
+    """Whether the processes that left their ids are gone."""
+    found = [int(file.read_text()) for file in folder.iterdir() if file.is_file()]
+    assert found
+    deadline = time.monotonic() + 5.0
+    while any(map(alive, found)) and time.monotonic() < deadline:
+        time.sleep(0.05)  # killed is not yet gone
+    return not any(map(alive, found))
+
+
+def alive(process: int) -> bool:
+    """Runs still; one that has ended may wait for somebody to ask how."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+@pytest.mark.parametrize("place", ["start", "step", "evaluation", "save"])
+def test_an_exception_anywhere_is_the_first_and_only_one(place: str, tmp_path: Path) -> None:
+    with pytest.raises((BoomError, ParallelError)) as caught:
+        launch(job, "ddp", tmp_path, place, "raise", 2, nproc=2)
+    if place == "save":
+        assert "keeps 'exp_avg', which is no tensor" in str(caught.value)
+    else:
+        assert str(caught.value) == f"at {place}"
+    (note,) = caught.value.__notes__
+    assert note.startswith("Raised on rank 1 of 2:\nTraceback")
+    assert "jobs.py" in note
+    assert not (tmp_path / "checkpoint" / "manifest.json").exists()
+    assert ended(tmp_path)
+
+
+def test_a_killed_rank_is_named_with_the_last_steps(tmp_path: Path) -> None:
+    with pytest.raises(
+        RankError, match=r"^rank 1 of 2 was killed by SIGKILL .*\(steps finished: .*rank 1: 2\)"
+    ):
+        launch(job, "fsdp", tmp_path, "step", "kill", 2, nproc=2)
+    assert ended(tmp_path)
+    assert any(file.name.startswith("worker") for file in tmp_path.iterdir())
+
+
+def test_a_stuck_rank_is_named_with_its_stack(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"^rank 1 of 2 is stuck: rank 0 waited .*rank 1: 2\)") as caught:
+        launch(job, "ddp", tmp_path, "step", "hang", nproc=2, timeout=4.0)
+    assert "in stuck_here" in caught.value.__notes__[0]
+    assert ended(tmp_path)
+
+
+def test_a_run_leaves_no_process_port_or_shared_memory(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    assert launch(job, "ddp", tmp_path, "nowhere", "", 1, nproc=2) == 5
+    (tmp_path / "checkpoint").rename(tmp_path.with_name("kept"))
+    assert ended(tmp_path)
+    assert not set(os.listdir("/dev/shm")) - before
+    with socket.socket() as free:  # torch's usual port was never taken
+        free.bind(("127.0.0.1", 29500))
+
+
+@pytest.mark.parametrize(("spec", "n"), [("single", 1), ("ddp", 2), ("fsdp", 2), ("zero1", 2)])
+def test_a_nan_stops_before_it_is_in_the_weights(ranks: Pool, spec: str, n: int) -> None:
+    with pytest.raises(
+        CaseError, match=r"NonFiniteError: step 3: the gradient of 0\.weight of Sequential is NaN"
+    ):
+        ranks.run(poison, spec, n, 2, 4, on_nan="stop")
+
+
+@pytest.mark.parametrize(("spec", "n"), [("single", 1), ("ddp", 3), ("fsdp", 2), ("zero1", 2)])
+def test_a_nan_is_left_out_on_every_rank(ranks: Pool, spec: str, n: int) -> None:
+    for rank, (skipped, finite) in enumerate(ranks.run(poison, spec, n, 2, 4, on_nan="skip")):
+        assert skipped == [False, False, True, False]
+        assert all(finite)
+        assert rank > 0 or len(finite) == 4
