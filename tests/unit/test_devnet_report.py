@@ -36,6 +36,7 @@ def test_threshold_of_95_percent_is_the_papers():
 def test_metrics_equal_scikit_learns(seed):
     scores, y = scored(seed)
     metrics = score_metrics(scores, y)
+    assert metrics["rows"] == len(y)
     assert metrics["auc_roc"] == pytest.approx(roc_auc_score(y, scores))
     assert metrics["auc_pr"] == pytest.approx(average_precision_score(y, scores))
     for name, confidence in zip(("80", "95", "99", "99.999"), CONFIDENCES, strict=True):

@@ -60,7 +60,7 @@ def threshold_rows(
 
 
 def score_metrics(scores: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """AUC-ROC, AUC-PR (average precision, as the official code), and precision, recall and F1 by confidence.
+    """Rows, AUC-ROC, AUC-PR (average precision, as the official code); precision, recall and F1 by confidence.
 
     Args:
         scores: [rows], higher is more anomalous.
@@ -68,7 +68,8 @@ def score_metrics(scores: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    metrics = {
+    metrics: dict[str, float] = {
+        "rows": len(y),
         "auc_roc": float(roc_auc_score(y, scores)),
         "auc_pr": float(average_precision_score(y, scores)),
     }
