@@ -1,0 +1,1 @@
+"""Anomaly detection with the model zoo in a Kedro pipeline."""

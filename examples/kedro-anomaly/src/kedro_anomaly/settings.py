@@ -1,0 +1,8 @@
+"""Project settings."""
+
+from __future__ import annotations
+
+from zoo.integrations.kedro.hooks import hooks
+
+HOOKS = (hooks,)
+CONFIG_LOADER_ARGS = {"base_env": "base", "default_run_env": "local"}
