@@ -80,6 +80,7 @@ def launch(
     device: str | None = None,
     timeout: float = 1800.0,
     on_nan: str | None = None,
+    in_place: bool = True,
 ) -> Any:
     """Calls ``main(p, *args)`` on every rank and returns rank 0's value.
 
@@ -95,6 +96,7 @@ def launch(
         timeout: seconds that a rank waits for the others before it gives up, and the run ends.
         on_nan: what a gradient with NaN or infinity does: "stop" raises NonFiniteError, "skip" leaves the step out.
             None lets it into the weights, and asks nothing of the device.
+        in_place: False starts a process for a single rank too, so that this one outlives it.
 
     Raises:
         ParallelError: the strategy cannot do what is asked.
@@ -110,7 +112,7 @@ def launch(
     )
     if place is not None and turn.size != place.size:
         raise ParallelError(f"strategy {spec!r} is one process, and {place.found} started {place.size}")
-    return _run_turns(main, args, [turn], place)[0]
+    return _run_turns(main, args, [turn], place, in_place)[0]
 
 
 def launch_each(
@@ -196,11 +198,15 @@ def _devices(spec: str, device: str | None) -> int:
 
 
 def _run_turns(
-    main: Callable[..., Any], args: tuple[Any, ...], turns: Sequence[_Turn], place: Place | None
+    main: Callable[..., Any],
+    args: tuple[Any, ...],
+    turns: Sequence[_Turn],
+    place: Place | None,
+    in_place: bool = True,
 ) -> list[Any]:
     """Rank 0's values; under a launcher this rank's."""
     size = max((turn.size for turn in turns), default=1)
-    if place is None and size > 1:
+    if place is None and (size > 1 or not in_place):
         return Ranks(size).run((main, args, turns))
     return take_part(main, args, turns, place or Place(0, 1, 0, "", 0, "launch"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from zoo.trainer import Trainer
 
 MANIFEST, WEIGHTS = "manifest.json", "weights"
-EXTRA = ("model", "step", "config", "description")  # what the zoo adds to the manifest
+CHECKPOINTS = "checkpoints"
+EXTRA = ("model", "step", "config", "description")  # what the zoo adds to the manifest, and cannot do without
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,45 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
     return Checkpoint(folder, entry, step, options, description, ties)
 
 
-def extra_of(model: str, step: int, config: TrainConfig, description: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint's manifest holds for :func:`read_checkpoint`."""
-    return dict(zip(EXTRA, (model, step, to_dict(config), dict(description)), strict=True))
+def extra_of(
+    model: str,
+    step: int,
+    config: TrainConfig,
+    description: Mapping[str, Any],
+    metrics: Mapping[str, float] | None = None,
+    best: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a checkpoint's manifest holds for :func:`read_checkpoint`, and for training on from it.
+
+    Args:
+        metrics: of an evaluation after this very step. best: the best evaluation so far.
+    """
+    needed = dict(zip(EXTRA, (model, step, to_dict(config), dict(description)), strict=True))
+    return finite({**needed, "metrics": dict(metrics or {}), "best": best})
+
+
+def finite(value: Any) -> Any:
+    """The value with null in place of the numbers that JSON lacks: not-a-number and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder is a checkpoint: its manifest is written last."""
+    return (folder / MANIFEST).is_file()
+
+
+def step_folder(run: Path, step: int) -> Path:
+    """Where a run keeps the checkpoint of a step."""
+    return run / CHECKPOINTS / f"step-{step:08d}"
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """A run's complete checkpoints, the last one last."""
+    return sorted(folder.parent for folder in run.glob(f"{CHECKPOINTS}/step-*/{MANIFEST}"))
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -111,11 +149,11 @@ def find_checkpoint(path: Path) -> Path:
     Raises:
         InputError: no such folder, or no complete checkpoint in it.
     """
-    if (path / MANIFEST).is_file():
+    if is_complete(path):
         return path
     if not path.is_dir():
         raise InputError(f"{path}: no such run; give a run directory or a checkpoint in it")
-    found = sorted(folder.parent for folder in path.glob(f"checkpoints/step-*/{MANIFEST}"))
+    found = checkpoints_of(path)
     if not found:
         raise InputError(f"{path}: holds no complete checkpoint; give a run directory or a checkpoint in it")
     return found[-1]

@@ -18,7 +18,7 @@ flag ``--known-outliers`` and the key ``known_outliers`` (or with a dash). A tup
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -124,20 +124,50 @@ class TrainConfig(LaunchConfig):
     """steps between two writes to the log"""
     out: Path | None = None
     """run directory to create; runs/MODEL/DATE-TIME unless given"""
+    resume: str | None = field(default=None, metadata={"alone": ""})
+    """go on with a run: with the one in --out, if there is one, or with the run directory or checkpoint given here"""
+    save_every: tuple[str, ...] = ()
+    """when to save a checkpoint, beside the end: N epochs, N steps or N minutes"""
+    keep: int = 2
+    """checkpoints to keep: the latest"""
+    keep_best: bool = False
+    """save and keep the best evaluation's too"""
+    async_save: bool = False
+    """write checkpoints while training goes on"""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """what a gradient that is not finite does: stop the run, or leave its step out"""
+    timeout: float = 1800.0
+    """seconds that a rank waits for the others before the run ends"""
+    max_restarts: int = 0
+    """times to go on from the last checkpoint after a crash"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epochs", "steps", "batch_size", "accumulate", "eval_every", "log_every"):
+        for name in ("epochs", "steps", "batch_size", "accumulate", "eval_every", "log_every", "keep"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, f"must be at least 1, not {value}")
+        require(self.max_restarts >= 0, "max_restarts", f"must be at least 0, not {self.max_restarts}")
+        require(self.timeout > 0, "timeout", f"must be more than 0, not {self.timeout}")
+        self.save_interval()
         require(0 <= self.seed < 2**63, "seed", f"must be from 0 to 2**63 - 1, not {self.seed}")
         require(self.epochs is None or self.steps is None, "steps", "excludes epochs: give one of the two")
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", self.default_epochs)
 
     def launch_options(self) -> dict[str, Any]:
-        names = ("precision", "accumulate", "compile", "local_batchnorm")
+        names = ("precision", "accumulate", "compile", "local_batchnorm", "on_nan", "timeout")
         return super().launch_options() | {name: getattr(self, name) for name in names}
+
+    def save_interval(self) -> tuple[int, str]:
+        """How often to save: a number and "epochs", "steps" or "minutes"; (0, "") for at the end only."""
+        if not self.save_every:
+            return 0, ""
+        number, _, unit = " ".join(self.save_every).partition(" ")
+        unit = unit if unit.endswith("s") else f"{unit}s"
+        good = number.isdecimal() and int(number) > 0 and unit in ("epochs", "steps", "minutes")
+        given = " ".join(self.save_every)
+        require(good, "save_every", f"must be N epochs, N steps or N minutes, not {given!r}")
+        return int(number), unit
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Global batches of the whole run; ``steps_per_epoch`` is ``len(loader)``."""

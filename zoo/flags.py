@@ -104,6 +104,8 @@ def _flag_parser(
         options: dict[str, Any] = {"help": texts.get(field.name, "") + _shown(default)}
         if typing.get_origin(hint) in (tuple, list):
             options["nargs"] = "+"
+        if "alone" in field.metadata:  # the value of a flag that is given without one
+            options |= {"nargs": "?", "const": field.metadata["alone"]}
         if field.name in positionals:
             parser.add_argument(field.name, metavar=positionals[field.name], **options)
         elif hint is bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,16 @@ class Record:
     epoch: int
     values: Mapping[str, float] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it, and ``Record(**...)`` gives it back."""
+        return {"step": self.step, "epoch": self.epoch, "values": dict(self.values)}
+
 
 class Recorder:
     """Called by :func:`zoo.trainer.fit` on the rank that has it, in this order; none of it is collective."""
 
-    def begin(self, steps: int, steps_per_epoch: int) -> None:
-        """The data is read and the model built; ``steps`` follow."""
+    def begin(self, steps: int, steps_per_epoch: int, done: int = 0) -> None:
+        """The data is read and the model built; the run has ``steps``, of which ``done`` are done already."""
 
     def tick(self, step: int) -> None:
         """Called every step, so it must cost next to nothing."""

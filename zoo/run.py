@@ -12,17 +12,20 @@ from __future__ import annotations
 import json
 import logging
 import math
+import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from zoo.checkpoint import extra_of
+from zoo.checkpoint import finite
 from zoo.config import TrainConfig
 from zoo.fill import to_yaml
+from zoo.keeper import FolderKeeper, sources_of
 from zoo.progress import Progress, listening
 from zoo.recorder import Record, Recorder
 from zoo_datasets.errors import InputError
@@ -36,55 +39,49 @@ log = logging.getLogger("zoo")
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
-CONFIG, METRICS, LOG, REPORT, CHECKPOINTS = "config.yaml", "metrics.jsonl", "log.txt", "report", "checkpoints"
+CONFIG, METRICS, LOG, REPORT = "config.yaml", "metrics.jsonl", "log.txt", "report"
 
 
 def train(p: Parallel, entry: ModelEntry, config: TrainConfig) -> dict[str, Any] | None:
     """Trains a model and leaves a run directory; called on every rank.
 
     Returns:
-        on rank 0 what ``zoo train --json`` prints: model, run, checkpoint, steps, metrics, best.
+        on rank 0 what ``zoo train --json`` prints: model, run, checkpoint, steps, metrics, best, stopped.
 
     Raises:
         InputError: the data does not fit the model, or ``config.out`` holds something already.
+        CheckpointError: there is no good checkpoint to go on from.
+        SaveError: a checkpoint cannot be written.
     """
     from zoo.trainer import fit
 
     trainer: Trainer[Any] = entry.load("trainer")(p, config)
+    sources: list[Path] = p.broadcast(sources_of(config) if p.is_main else None)
     run = RunRecorder(entry.name, config, p) if p.is_main else None
+    keeper = FolderKeeper(p, entry.name, config, sources, run)
     with run or nullcontext():
-        result = fit(trainer, run)
-        folder: Path = p.broadcast(run.folder if run else None)
-        checkpoint = save_checkpoint(trainer, entry.name, folder, result.steps)
+        result = fit(trainer, run, keeper)
+        keeper.finish()
         if run is None:
             return None
+        assert run.folder is not None
         if result.evaluation is not None:
-            (folder / REPORT).mkdir()
-            trainer.report(folder / REPORT, result.evaluation)
-        log.info("run written to %s", folder)
+            (run.folder / REPORT).mkdir(exist_ok=True)
+            trainer.report(run.folder / REPORT, result.evaluation)
+        log.info("run written to %s", run.folder)
+        stopped = signal.Signals(result.stopped).name if result.stopped else None
+        if stopped:
+            log.info("stopped by %s after step %d; --resume %s goes on", stopped, result.steps, run.folder)
     name, best = trainer.best_metric, result.best
     return {
         "model": entry.name,
-        "run": str(folder),
-        "checkpoint": str(checkpoint),
+        "run": str(run.folder),
+        "checkpoint": str(keeper.last),
         "steps": result.steps,
         "metrics": dict(result.evaluation.metrics) if result.evaluation is not None else {},
         "best": {"step": best.step, name: best.values[name]} if name and best else None,
+        "stopped": stopped,
     }
-
-
-def save_checkpoint(trainer: Trainer[Any], model: str, folder: Path, step: int) -> Path:
-    """Writes ``folder/checkpoints/step-...``, collectively. Options and description go with the weights."""
-    target = folder / CHECKPOINTS / f"step-{step:08d}"
-    trainer.p.save(
-        target,
-        models=trainer.models,
-        emas=trainer.emas,
-        optimizers=trainer.optimizers,
-        loaders={"train": trainer.train},
-        extra=extra_of(model, step, trainer.config, trainer.describe()),
-    )
-    return target
 
 
 def check_free(folder: Path | None) -> None:
@@ -133,6 +130,19 @@ def _make(folder: Path, exist_ok: bool = False) -> None:
         raise InputError(f"--out {folder}: cannot be made: {error.strerror}") from None
 
 
+def keep_metrics(file: Path, steps: int) -> None:
+    """Drops the lines of later steps, which will be done again, and one that was being written."""
+    if not file.exists():
+        return
+    kept = []
+    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n") and json.loads(line)["step"] <= steps:
+            kept.append(line)
+    draft = file.with_suffix(".draft")
+    draft.write_text("".join(kept), encoding="utf-8")
+    draft.replace(file)
+
+
 class RunRecorder(Recorder):
     """Writes a run down and shows its progress while it is entered; for the one rank that writes."""
 
@@ -161,12 +171,21 @@ class RunRecorder(Recorder):
             self._log.line(f"stopped by {type(error).__name__} {error}".rstrip())
         self._stack.close()
 
-    def begin(self, steps: int, steps_per_epoch: int) -> None:
-        # Only now, with the data read and the model built: bad input leaves no folder behind.
-        self.folder = create_folder(self.config.out, self.model)
-        (self.folder / CONFIG).write_text(to_yaml(self.config, self.model), encoding="utf-8")
-        self._metrics = self._stack.enter_context((self.folder / METRICS).open("x", encoding="utf-8"))
-        self._log.open(self._stack.enter_context((self.folder / LOG).open("x", encoding="utf-8")))
+    def begin(self, steps: int, steps_per_epoch: int, done: int = 0) -> None:
+        out = self.config.out
+        goes_on = self.config.resume is not None and out is not None and (out / CONFIG).exists()
+        if goes_on:
+            assert out is not None
+            self.folder = out
+            keep_metrics(out / METRICS, done)
+        else:
+            # Only now, with the data read and the model built: bad input leaves no folder behind.
+            self.folder = create_folder(out, self.model)
+        kept = to_yaml(replace(self.config, resume=None), self.model)
+        (self.folder / CONFIG).write_text(kept, encoding="utf-8")
+        mode: Literal["a", "x"] = "a" if goes_on else "x"
+        self._metrics = self._stack.enter_context((self.folder / METRICS).open(mode, encoding="utf-8"))
+        self._log.open(self._stack.enter_context((self.folder / LOG).open(mode, encoding="utf-8")))
         log.info("%s: %s; %d steps, %d an epoch", self.model, self._ranks, steps, steps_per_epoch)
         self._progress.begin(self.model, steps)
         self._total, self._begun = steps, time.monotonic()
@@ -225,12 +244,4 @@ def to_json(value: Any) -> str:
     try:
         return _ENCODER.encode(value)
     except ValueError:
-        return _ENCODER.encode(_finite(value))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return _ENCODER.encode(finite(value))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from parallel.interface import Parallel, StepInfo
 from zoo.config import TrainConfig
+from zoo.keeper import Keeper
 from zoo.recorder import Record, Recorder
 from zoo.table import Rows as Rows
 from zoo_datasets.errors import InputError
@@ -140,50 +141,76 @@ class Fitted:
         steps: optimizer steps of the run.
         evaluation: the last one, of the final weights.
         best: the best evaluation, by the trainer's ``best_metric``, where it has one.
+        stopped: the number of the signal that ended it before its last step, or 0.
     """
 
     steps: int
     evaluation: Evaluation | None
     best: Record | None
+    stopped: int = 0
 
 
-def fit(trainer: Trainer[Any], recorder: Recorder | None = None) -> Fitted:
-    """Trains from the first step to the last, evaluating on the way and at the end; called on every rank.
+def fit(trainer: Trainer[Any], recorder: Recorder | None = None, keeper: Keeper | None = None) -> Fitted:
+    """Trains from the first step, or where a run stopped, to the last; called on every rank.
+
+    Evaluates on the way and at the end.
 
     Args:
         trainer: not built yet.
         recorder: told of what happens, on the ranks that have one; writes the run directory, or nothing.
+        keeper: saves and restores, or does nothing.
     """
-    p, config, recorder = trainer.p, trainer.config, recorder or Recorder()
+    p, config, recorder, keeper = trainer.p, trainer.config, recorder or Recorder(), keeper or Keeper()
     trainer.build()
-    total = config.total_steps(len(trainer.train))
-    recorder.begin(total, len(trainer.train))
+    start = keeper.restore(trainer)
+    step, best = start.step, start.best
+    per_epoch = len(trainer.train)
+    total = config.total_steps(per_epoch)
+    recorder.begin(total, per_epoch, step)
     pending: list[tuple[int, int, Numbers]] = []  # step, epoch, numbers still on the device
     evaluation: Evaluation | None = None
-    best: Record | None = None
-    step = 0
-    while step < total:
-        for batch in trainer.train:  # one epoch
-            numbers = trainer.step(batch)
-            step += 1
-            pending.append((step, batch.epoch + 1, numbers))
-            recorder.tick(step)
-            if len(pending) == config.log_every or step == total:
-                recorder.steps(_summed(p, pending))
-                pending.clear()
-            if step == total:
-                break
-        epoch = trainer.train.epoch + 1
-        if step == total or (config.eval_every and epoch % config.eval_every == 0):
-            if pending:
-                recorder.steps(_summed(p, pending))
-                pending.clear()
+
+    def tell() -> None:
+        if pending:
+            recorder.steps(_summed(p, pending))
+            pending.clear()
+
+    for batch in _batches(trainer.train, total - step):
+        numbers = trainer.step(batch)
+        step += 1
+        epoch = batch.epoch + 1
+        pending.append((step, epoch, numbers))
+        recorder.tick(step)
+        ends_epoch = trainer.train.batches_done == per_epoch
+        evaluation, improved = None, False
+        if step == total or (ends_epoch and config.eval_every and epoch % config.eval_every == 0):
+            tell()
             evaluation = evaluate(trainer)
             if evaluation is not None:
                 record = Record(step, epoch, evaluation.metrics)
                 recorder.evaluation(record)
                 best = _better(trainer, best, record)
-    return Fitted(step, evaluation, best)
+                improved = best is record
+        elif len(pending) == config.log_every:
+            tell()
+        if keeper.due(step, epoch, ends_epoch, improved) or step == total:
+            tell()  # a run that goes on from here has the numbers up to here
+            keeper.save(trainer, step, evaluation.metrics if evaluation else {}, best)
+        if keeper.stop:
+            break
+    if evaluation is None and step == total == start.step:  # the run was done already
+        evaluation = evaluate(trainer)
+    return Fitted(step, evaluation, best, keeper.stop if step < total else 0)
+
+
+def _batches(loader: Loader, count: int) -> Iterator[Batch]:
+    """The next ``count`` batches, over as many epochs as they take."""
+    while count > 0:
+        for batch in loader:
+            yield batch
+            count -= 1
+            if count == 0:
+                return
 
 
 def evaluate(trainer: Trainer[Any]) -> Evaluation | None:

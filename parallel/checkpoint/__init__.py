@@ -9,13 +9,14 @@ from __future__ import annotations
 from parallel.checkpoint.contents import Contents
 from parallel.checkpoint.load import load
 from parallel.checkpoint.manifest import CheckpointError, is_complete, read_manifest, verify
-from parallel.checkpoint.save import Saver
+from parallel.checkpoint.save import Saver, clear
 from parallel.checkpoint.whole import full_state, load_full_state
 
 __all__ = [
     "CheckpointError",
     "Contents",
     "Saver",
+    "clear",
     "full_state",
     "is_complete",
     "load",

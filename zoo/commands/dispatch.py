@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
 import zoo
-from parallel.errors import ParallelError
+from parallel.errors import NonFiniteError, ParallelError
+from zoo.commands.outcome import shown_trace
 from zoo.fill import nearest
+from zoo.keeper import SaveError
 from zoo.run import to_json
 from zoo_datasets.errors import InputError, shown
 
-COMMANDS = ("list", "train", "evaluate", "predict", "sample", "export", "convert", "parity")
+COMMANDS = ("list", "train", "evaluate", "predict", "sample", "export", "convert", "checkpoints", "parity")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Returns:
-        the exit code: 0 done, 2 bad usage or input (one line on stderr), 1 a fault (a traceback), 130 Ctrl-C.
+        the exit code: 0 done, 2 bad usage or input (one line on stderr), 1 a fault (a traceback, or a line),
+        75 stopped by a signal with a checkpoint saved, 130 stopped by Ctrl-C without.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -35,8 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `zoo list | head`
         sys.stderr.close()
         return 1
-    except Exception:
-        traceback.print_exc()
+    except (NonFiniteError, SaveError) as error:
+        print(f"zoo: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        print(shown_trace(error), file=sys.stderr)
         return 1
 
 

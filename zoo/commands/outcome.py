@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zoo.config import LaunchConfig
+
+STOPPED = 75  # sysexits.h's EX_TEMPFAIL: a signal stopped the training, it has saved, and --resume goes on
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,12 @@ def on_ranks(main: Callable[..., Any], config: LaunchConfig, *args: Any, **optio
     from parallel import launch
 
     return launch(main, config.parallel, *args, **config.launch_options(), **options)
+
+
+def shown_trace(error: BaseException) -> str:
+    """The traceback of a fault: of the rank where it happened, if that was in another process."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("Raised on rank")]
+    return "\n".join(notes or traceback.format_exception(error)).rstrip()
 
 
 def shown_metrics(metrics: Mapping[str, float]) -> str:
