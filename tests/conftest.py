@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pool import Pool
+
+settings.register_profile("no deadline", deadline=None)  # no timed tests
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

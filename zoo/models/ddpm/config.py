@@ -26,7 +26,7 @@ class DDPMConfig(TrainConfig):
     """rows of a global batch, whatever the number of ranks"""
     batches_per_epoch: int = 100
     """global batches that count as an epoch: the rows are gone through as often as that takes"""
-    lr: float = 1e-3
+    lr: float = 2e-3
     """learning rate of Adam"""
     ema: float = 0.995
     """decay of the average of the weights, which samples are drawn from; 0 keeps none"""
