@@ -20,6 +20,7 @@ class SyncBatchNorm(_BatchNorm):
     """
 
     group: Group = None
+    of_vectors: bool = False  # was a BatchNorm1d: a row is one value a channel
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
@@ -71,6 +72,12 @@ def has_batchnorm(model: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
+def needs_two_rows(module: nn.Module) -> bool:
+    """Whether one row alone has no variance."""
+    vectors = isinstance(module, nn.BatchNorm1d) or (isinstance(module, SyncBatchNorm) and module.of_vectors)
+    return vectors and module.training
+
+
 def _synchronised(old: _BatchNorm, group: Group) -> SyncBatchNorm:
     new = SyncBatchNorm(
         old.num_features, old.eps, old.momentum, affine=False, track_running_stats=old.track_running_stats
@@ -80,4 +87,5 @@ def _synchronised(old: _BatchNorm, group: Group) -> SyncBatchNorm:
     for name, buffer in old.named_buffers(recurse=False):
         setattr(new, name, buffer)
     new.group = group
+    new.of_vectors = isinstance(old, nn.BatchNorm1d)
     return new.train(old.training)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from parallel import checkpoint, meta
 from parallel.accounting import Memory, Traffic, count_traffic, memory
 from parallel.batch import Batch, Nest, map_nest
-from parallel.batchnorm import has_batchnorm, synchronise_batchnorm
+from parallel.batchnorm import has_batchnorm, needs_two_rows, synchronise_batchnorm
 from parallel.blocks import checkpoint_blocks, compile_blocks
 from parallel.collectives import all_reduce, broadcast_object, gather_rows
 from parallel.dropout import CurrentPart, key_dropout
@@ -398,7 +398,7 @@ class Strategy(Parallel):
             return
         for net in self._nets:
             for name, module in net.module.named_modules():
-                if module.training and isinstance(module, nn.BatchNorm1d):
+                if needs_two_rows(module):
                     raise ParallelError(
                         f"the last batch of an epoch holds one row, over which BatchNorm ({name}) has no variance: "
                         "drop the last batch (drop_last) or choose another batch size"
