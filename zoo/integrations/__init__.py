@@ -1,0 +1,1 @@
+"""The zoo inside other tools; each needs its own extra."""

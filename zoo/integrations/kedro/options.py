@@ -1,0 +1,89 @@
+"""A node's options, in the order that later ones win: conf/zoo.yml, the factory's keywords, the node's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from zoo.config import LaunchConfig, SampleConfig, TrainConfig
+from zoo.fill import Layer, dict_layer, fields_of, fill, nearest
+from zoo.registry import ModelEntry
+from zoo_datasets.errors import InputError, shown
+
+ZOO_YML = "zoo.yml"  # what messages call the defaults
+
+# How work is spread and computed, which a project decides for all its nodes; the rest belongs to a model.
+DEFAULTS = ("parallel", "nproc", "tp", "precision", "accumulate", "compile", "local_batchnorm")
+
+C = TypeVar("C")
+Values = Mapping[str, Any]
+
+
+def check_defaults(values: Values) -> None:
+    """Raises unless all are defaults that ``zoo.yml`` may hold.
+
+    Raises:
+        InputError: names the file and the key.
+    """
+    for key in values:
+        if key.replace("-", "_") not in DEFAULTS:
+            raise InputError(f"{ZOO_YML}: unknown key {shown(key)}; {nearest(key, DEFAULTS)}")
+    fill(TrainConfig, [dict_layer(TrainConfig, values, ZOO_YML, "")])
+
+
+def train_config(
+    entry: ModelEntry, defaults: Values, keywords: Values, parameters: Values, source: str, has_data: bool
+) -> TrainConfig:
+    """The options of a training.
+
+    Args:
+        source: what messages call the parameters.
+        has_data: whether the node has data of its own, so that no option may name some.
+
+    Raises:
+        InputError: an unknown key, a value of another type or out of range; names where it was given.
+    """
+    cls: type[TrainConfig] = entry.load("config")
+    layers = _layers(cls, defaults, keywords, parameters, source, entry.name)
+    _refuse(layers, ("data",) if has_data else (), "an input of the node gives it")
+    _refuse(layers, ("max_restarts",), "only the command line starts again by itself")
+    return fill(cls, layers)
+
+
+def launch_config(defaults: Values, keywords: Values, parameters: Values, source: str) -> LaunchConfig:
+    """Where an evaluation or a prediction runs; see :func:`train_config`."""
+    return fill(LaunchConfig, _layers(LaunchConfig, defaults, keywords, parameters, source))
+
+
+def sample_config(
+    entry: ModelEntry, defaults: Values, keywords: Values, parameters: Values, source: str, run: Any
+) -> SampleConfig:
+    """The options of drawing samples; see :func:`train_config`. ``run`` is the checkpoint."""
+    if entry.sample is None:
+        raise InputError(f"{entry.name} draws no samples")
+    cls: type[SampleConfig] = entry.load("sample")
+    layers = _layers(cls, defaults, keywords, parameters, source)
+    _refuse(layers, ("run", "output"), "the node's input and output stand for it")
+    return fill(cls, [Layer({"run": run}, str), *layers])
+
+
+def _layers(
+    cls: type, defaults: Values, keywords: Values, parameters: Values, source: str, model: str = ""
+) -> list[Layer]:
+    check_defaults(defaults)
+    if not isinstance(parameters, Mapping):
+        raise InputError(f"{source}: must hold options by name, not {shown(parameters)}")
+    known = {field.name for field in fields_of(cls)}
+    own = {key: value for key, value in defaults.items() if key.replace("-", "_") in known}
+    return [
+        dict_layer(cls, own, ZOO_YML, model),
+        dict_layer(cls, keywords, "the node's keywords", model),
+        dict_layer(cls, parameters, source, model),
+    ]
+
+
+def _refuse(layers: list[Layer], fields: tuple[str, ...], why: str) -> None:
+    for layer in layers:
+        for field in fields:
+            if field in layer.values:
+                raise InputError(f"{layer.place(field)} leave it out: {why}")
