@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -51,8 +51,7 @@ class FSDP(Engine):
         for module in _sharded(net.module):
             module.set_gradient_divide_factor(1.0)  # gradients are sums,
             module.set_force_sum_reduction_for_comms(True)  # in fp32 by no operation that gloo lacks
-        for name in _methods(net.module):
-            register_fsdp_forward_method(net.module, name)
+        _redirect(net.module)
         net.state = True  # whether backward reduces
 
     def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
@@ -91,6 +90,32 @@ class HSDP(FSDP):
 
 def _sharded(module: nn.Module) -> list[FSDPModule]:
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def _redirect(module: nn.Module) -> None:
+    """Makes public methods gather the root's parameters, as forward does; but not within forward, which would free them."""
+    inside = False
+
+    def entering(method: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal inside
+            if inside:
+                return plain(*args, **kwargs)
+            inside = True
+            try:
+                return method(*args, **kwargs)
+            finally:
+                inside = False
+
+        return call
+
+    names = _methods(module)
+    if names:
+        module.forward = entering(module.forward, module.forward)
+    for name in names:
+        plain = getattr(module, name)
+        register_fsdp_forward_method(module, name)
+        setattr(module, name, entering(getattr(module, name), plain))
 
 
 def _methods(module: nn.Module) -> list[str]:

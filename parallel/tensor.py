@@ -11,6 +11,7 @@ what is cut, such as "qkv num_heads attn_dim":
 column     Linear by output feature: input whole on every rank, output this rank's features
 row        Linear by input feature: input this rank's features, output whole
 qkv        like column, for queries, keys and values fused in one layer: each rank gets whole heads
+pair       like column, for two layers fused in one, as a gated MLP's: each rank gets the same units of both
 conv_out   convolution by output channel; conv_in: by input channel
 channels   what works on each channel of a cut activation by itself (BatchNorm and the like)
 shared     whole parameters used on cut activations (a norm over each head): their gradients are summed
@@ -237,6 +238,7 @@ _STYLES = {
     "column": _Cut({"weight": 0, "bias": 0}, 1, _column),
     "row": _Cut({"weight": 1}, 1, _row),
     "qkv": _Cut({"weight": 0, "bias": 0}, 3, _column),
+    "pair": _Cut({"weight": 0, "bias": 0}, 2, _column),
     "conv_out": _Cut({"weight": 0, "bias": 0}, 1, _conv_out),
     "conv_in": _Cut({"weight": 1}, 1, _conv_in),
     "channels": _Cut({"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}, 1, None),

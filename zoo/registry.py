@@ -28,6 +28,7 @@ GROUP = "parallel_zoo.models"
 _OWN = {
     "ddpm": "zoo.models.ddpm:MODEL",
     "devnet": "zoo.models.devnet:MODEL",
+    "vit": "zoo.models.vit:MODEL",
 }
 
 

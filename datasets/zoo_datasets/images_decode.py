@@ -1,0 +1,67 @@
+"""One image file as pixels, whatever its mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zoo_datasets.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["SUFFIXES", "BadImageError", "read_image"]
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class BadImageError(InputError):
+    """A file that holds no image that can be read."""
+
+
+def read_image(path: Path, channels: int) -> np.ndarray:
+    """An image, uint8 [channels, height, width].
+
+    Palettes are looked up, CMYK is converted, transparency is laid over white, 16 bits become 8, and a camera's
+    orientation tag is obeyed. Of several frames the first is taken.
+
+    Args:
+        channels: 1 for grey, 3 for RGB.
+
+    Raises:
+        BadImageError: damaged, no image, or of a mode that has no agreed range; names the file.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            image = _as_8_bits(ImageOps.exif_transpose(file))
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    except FileNotFoundError:
+        raise BadImageError(f"{path}: no such file") from None
+    except Exception as error:  # on garbage the decoders raise whatever comes up
+        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason.replace(str(path), "it").replace(repr(str(path)), "it")
+        raise BadImageError(
+            f"{path}: no image that can be read ({reason}); repair or remove it, or leave out such files with --skip-bad"
+        ) from None
+    return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+
+
+def _as_8_bits(image: Image) -> Image:
+    """The image in a mode of 8 bits without transparency."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            f"its mode {shown(image.mode)} has no agreed range of values; save it with 8 or 16 bits"
+        )
+    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image

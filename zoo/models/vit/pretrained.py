@@ -1,0 +1,155 @@
+"""Weights to begin from: timm's, a file's or another run's, fitted to the net at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.checkpoint import MANIFEST, read_checkpoint
+from zoo.models.vit.arch import create_vit
+from zoo_datasets.errors import InputError, listed
+
+# What published checkpoints keep weights under, and what wrappers put before their names.
+_NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.")
+
+
+def fresh_net(arch: str, args: Mapping[str, Any], seed: int) -> nn.Module:
+    """A net whose weights only the seed decides."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return create_vit(arch, args)
+
+
+def pretrained_net(
+    arch: str, args: Mapping[str, Any], classes: list[str], source: str, seed: int
+) -> nn.Module:
+    """A net that begins from ``source``; see ``ViTConfig.pretrained``.
+
+    Position embeddings, patch filters and input channels are resampled as timm does. The head is drawn anew where
+    the source has other classes.
+
+    Args:
+        args: of the architecture, "num_classes" among them.
+        classes: names of the labels.
+
+    Raises:
+        InputError: no such file, damaged, or weights of another architecture; names what does not fit.
+    """
+    net = fresh_net(arch, args, seed)
+    if source == "none" or torch.get_default_device().type == "meta":  # only the shape is asked for
+        return net
+    if source == "hub":
+        return _from_hub(arch, args, seed)
+    path = Path(source)
+    weights, theirs = _read_source(path)
+    heads = _heads(net)
+    for name in heads:
+        own = net.get_submodule(name).state_dict(prefix=f"{name}.")
+        found = weights.get(f"{name}.weight")
+        fits = found is not None and found.shape[0] == args["num_classes"] and theirs in (None, classes)
+        if not fits:
+            weights |= own
+    return _fitted(arch, args, weights, path)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of any other that ``torch.load(weights_only=True)`` takes.
+
+    Nested keys ("state_dict", "model" and their averages) are followed, prefixes of wrappers taken off.
+
+    Raises:
+        InputError: no such file, damaged, or with more than tensors and plain containers in it.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of weights")
+    found: Any
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            found = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"{path}: cannot be read as safetensors: {' '.join(str(error).split())}"
+            ) from None
+    else:
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        except Exception:  # on garbage torch's restricted unpickler raises whatever comes up
+            raise InputError(
+                f"{path}: not a torch checkpoint of tensors alone, which is all that is read"
+            ) from None
+    for key in _NESTED:
+        while isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: holds no weights by name")
+    weights = {_plain(str(name)): value for name, value in found.items() if isinstance(value, Tensor)}
+    if not weights:
+        raise InputError(f"{path}: holds no weights; its keys are {listed([str(key) for key in found])}")
+    return weights
+
+
+def _read_source(path: Path) -> tuple[dict[str, Tensor], list[str] | None]:
+    """Weights, and the classes they were trained for where a run says so."""
+    if not path.is_dir():
+        return read_weights(path), None
+    checkpoint = read_checkpoint(path)
+    if checkpoint.entry.name != "vit":
+        raise InputError(f"--pretrained {path}: a run of {checkpoint.entry.name}, not of vit ({MANIFEST})")
+    return checkpoint.weights(), checkpoint.description["classes"]
+
+
+def _from_hub(arch: str, args: Mapping[str, Any], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of a new head
+        try:
+            return create_vit(arch, args, pretrained=True)
+        except InputError:
+            raise
+        except Exception as error:  # whatever the hub's client, the network or timm raises
+            why = " ".join(str(error).split())
+            raise InputError(
+                f"--pretrained hub: cannot load timm's weights of {arch} ({why}); download them elsewhere and give the file"
+            ) from None
+
+
+def _fitted(arch: str, args: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> nn.Module:
+    """The net with these weights, resampled by timm, strictly."""
+    import timm
+
+    first = weights.get("patch_embed.proj.weight")
+    config = {
+        "state_dict": dict(weights),
+        "custom_load": False,
+        "label_offset": 0,
+        "num_classes": args["num_classes"],
+        "input_size": (first.shape[1] if first is not None and first.ndim == 4 else 3, 224, 224),
+    }
+    try:
+        net: nn.Module = timm.create_model(arch, pretrained=True, pretrained_cfg_overlay=config, **args)
+    except (RuntimeError, KeyError, AttributeError, AssertionError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"--pretrained {path}: not weights of {arch}: {why[:400]}") from None
+    fresh = create_vit(arch, args)  # with dropout as this package needs it
+    fresh.load_state_dict(net.state_dict())
+    return fresh
+
+
+def _heads(net: nn.Module) -> tuple[str, ...]:
+    classifier = net.pretrained_cfg["classifier"]  # type: ignore[index]
+    return (classifier,) if isinstance(classifier, str) else tuple(classifier)
+
+
+def _plain(name: str) -> str:
+    for prefix in _PREFIXES * 2:  # in either order
+        name = name.removeprefix(prefix)
+    return name
