@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.config import TrainConfig
@@ -44,6 +45,7 @@ class ModelEntry:
         trainer: the :class:`zoo.trainer.Trainer`.
         sample: where the model draws samples, the options of ``zoo sample``: a dataclass that inherits
             :class:`zoo.config.SampleConfig`.
+        export: writes what lies beside exported weights: (checkpoint, folder) -> the file it wrote.
         convert: reads a checkpoint that others published: path -> (config, description, weights by name).
     """
 
@@ -54,6 +56,7 @@ class ModelEntry:
     trainer: str | type[Trainer]
     sample: str | type | None = None
     convert: str | Callable[..., Any] | None = None
+    export: str | Callable[..., Path] | None = None
 
     def load(self, what: str) -> Any:
         """The class or function that a field names, imported."""

@@ -21,6 +21,8 @@ from zoo.table import Rows as Rows
 from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from parallel.batch import Batch
     from parallel.ema import EMA
     from parallel.loader import Loader
@@ -123,6 +125,14 @@ class Trainer(ABC, Generic[Config]):
             InputError: the model does not predict, or the file does not fit it.
         """
         raise InputError("zoo predict: this model makes no predictions")
+
+    def features(self, path: Path) -> np.ndarray:
+        """One embedding a row of the file, in its order: float [rows, width].
+
+        Raises:
+            InputError: the model has none, or the file does not fit it.
+        """
+        raise InputError("--features: this model has no embeddings")
 
     def sample(self, options: Any) -> Rows:
         """New samples as a table; ``options`` is the entry's ``sample`` config.

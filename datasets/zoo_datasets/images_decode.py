@@ -20,6 +20,11 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 class BadImageError(InputError):
     """A file that holds no image that can be read."""
 
+    def __init__(self, message: str) -> None:
+        # A data loader hands over its worker's whole traceback: the message is its last line.
+        last = message.strip().splitlines()[-1]
+        super().__init__(last.removeprefix(f"{__name__}.{type(self).__qualname__}: "))
+
 
 def read_image(path: Path, channels: int) -> np.ndarray:
     """An image, uint8 [channels, height, width].
@@ -45,7 +50,7 @@ def read_image(path: Path, channels: int) -> np.ndarray:
         reason = " ".join(str(error).split()) or type(error).__name__
         reason = reason.replace(str(path), "it").replace(repr(str(path)), "it")
         raise BadImageError(
-            f"{path}: no image that can be read ({reason}); repair or remove it, or leave out such files with --skip-bad"
+            f"{path}: no image that can be read ({reason}); repair or remove it, or train with --skip-bad"
         ) from None
     return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
 

@@ -38,6 +38,10 @@ def run(argv: list[str]) -> Outcome:
     weights = checkpoint.weights()
     from safetensors.torch import save_file
 
+    beside: Path | None = None
+    if checkpoint.entry.export is not None:
+        beside = checkpoint.entry.load("export")(checkpoint, config.to.parent)
+
     arguments = json.dumps(checkpoint.description["model"])
     save_file(weights, config.to, {"format": "pt", "model": checkpoint.entry.name, "arguments": arguments})
     numbers = sum(tensor.numel() for tensor in weights.values())
@@ -45,7 +49,9 @@ def run(argv: list[str]) -> Outcome:
         "model": checkpoint.entry.name,
         "checkpoint": str(checkpoint.folder),
         "to": str(config.to),
+        "beside": str(beside) if beside else None,
         "tensors": len(weights),
         "parameters": numbers,
     }
-    return Outcome(result, f"{len(weights)} tensors, {numbers:,} numbers written to {config.to}")
+    also = f", and {beside}" if beside else ""
+    return Outcome(result, f"{len(weights)} tensors, {numbers:,} numbers written to {config.to}{also}")

@@ -12,7 +12,6 @@ config.py      the options
 trainer.py     the training, over any strategy
 metrics.py     accuracy and confusion
 report.py      tables and plots
-answers.py     what `zoo predict` writes
 export.py      what `zoo export` writes beside the weights
 
 Nothing heavy is imported here, so that listing models costs no import of torch.
@@ -28,4 +27,6 @@ MODEL = ModelEntry(
     model="zoo.models.vit.arch:create_vit",
     config="zoo.models.vit.config:ViTConfig",
     trainer="zoo.models.vit.trainer:ViTTrainer",
+    convert="zoo.models.vit.torchvision:convert",
+    export="zoo.models.vit.export:write_timm_config",
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-from zoo.config import RunConfig, TrainConfig, require
+from zoo.config import TrainConfig, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,27 +127,6 @@ class ViTConfig(TrainConfig):
         }
         given |= {name: rate for name, rate in rates.items() if rate}
         return {name: value for name, value in given.items() if value is not None} | self.model_arguments()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViTPredictConfig(RunConfig):
-    """The options of ``zoo predict`` for images."""
-
-    input: Path
-    """a folder of images, or one image"""
-    output: Path
-    """CSV file to write: one row an image, in the order of the paths"""
-    features: Path | None = None
-    """file to write the embeddings before the head to, .npy or .safetensors"""
-    skip_bad: bool = False
-    """leave out images that cannot be read, and say how many"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ending = self.features.suffix if self.features else ".npy"
-        require(
-            ending in (".npy", ".safetensors"), "features", f"must end in .npy or .safetensors, not {ending}"
-        )
 
 
 def _value(text: str) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,15 +22,19 @@ from zoo.models.vit.metrics import accuracy
 from zoo.models.vit.mix import draw_mix
 from zoo.models.vit.plan import plan_of
 from zoo.models.vit.pretrained import pretrained_net
+from zoo.models.vit.report import write_report
 from zoo.models.vit.samples import PairSampler, evaluation_rows, training_rows
 from zoo.models.vit.schedule import warmup_cosine
-from zoo.trainer import Evaluation, Numbers, Trainer
+from zoo.trainer import Evaluation, Numbers, Rows, Trainer
 from zoo_datasets.errors import InputError
 from zoo_datasets.images import load_images
 from zoo_datasets.images_check import bad_rows, without_rows
-from zoo_datasets.images_types import Images
+from zoo_datasets.images_folder import image_files
+from zoo_datasets.images_types import FileImages, Images
 
 log = logging.getLogger("zoo")
+
+AnyImages = TypeVar("AnyImages", bound=Images)
 
 
 class ViTTrainer(Trainer[ViTConfig]):
@@ -128,19 +132,56 @@ class ViTTrainer(Trainer[ViTConfig]):
         rows: dict[str, Any] = {"label": images.labels, "logits": logits}
         return Evaluation(accuracy(logits, images.labels), rows)
 
+    def report(self, folder: Path, evaluation: Evaluation) -> None:
+        images = self.evaluation_images()
+        assert images is not None
+        write_report(
+            folder, np.asarray(evaluation.rows["logits"]), images, f"ViT, {self.net_arguments['arch']}"
+        )
+
+    def predict(self, path: Path) -> Rows:
+        images = self._images_below(path)
+        logits = self.logits(images)
+        predicted = logits.argmax(axis=1)
+        wide = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+        return {
+            "image": [images.name(row) for row in range(len(images))],
+            "label": [self.classes[label] for label in predicted],
+            "probability": (wide.max(axis=1) / wide.sum(axis=1)).tolist(),
+        }
+
+    def features(self, path: Path) -> np.ndarray:
+        return self._computed(self._images_below(path), self._embed)
+
     def logits(self, images: Images) -> np.ndarray:
         """[rows, classes], in the images' order and the same on every rank."""
+        return self._computed(images, self.models["net"])
+
+    def _embed(self, x: Tensor) -> Tensor:
+        """[rows, width], what the head is given."""
+        net: Any = self.models["net"]
+        return net.forward_head(net.forward_features(x), pre_logits=True)
+
+    def _computed(self, images: Images, function: Callable[[Tensor], Tensor]) -> np.ndarray:
         rows = evaluation_rows(images, self.input["img_size"], self.input["in_chans"])
         found, index = [], []
         for batch in self.p.loader(rows, self.config.batch_size, workers=self.config.workers):
             with self.p.autocast():
-                found.append(self.models["net"](self.normalised(batch["image"])).to(self.dtype))
+                found.append(function(self.normalised(batch["image"])).to(self.dtype))
             index.append(batch.index)
         return self.p.gather(torch.cat(found), torch.cat(index)).cpu().numpy()
 
     def normalised(self, image: Tensor) -> Tensor:
         """uint8 [rows, channels, height, width] -> numbers, shifted and scaled as timm does for the architecture."""
         return image.to(self.dtype).mul_(self.scale).add_(self.shift)
+
+    def _images_below(self, path: Path) -> FileImages:
+        paths = [path] if path.is_file() else image_files(path)
+        return self._readable(
+            FileImages(
+                paths=paths, labels=np.zeros(len(paths), np.int64), classes=self.classes, source=str(path)
+            )
+        )
 
     def evaluation_images(self) -> Images | None:
         """The images that are kept for evaluation, of ``config.data`` or of what was trained on."""
@@ -158,7 +199,7 @@ class ViTTrainer(Trainer[ViTConfig]):
         )
         self.scale, self.shift = 1 / (255 * std), -mean / std
 
-    def _readable(self, images: Images) -> Images:
+    def _readable(self, images: AnyImages) -> AnyImages:
         """With ``--skip-bad``, the images that can be read; looked for on one rank."""
         if not self.config.skip_bad:
             return images
