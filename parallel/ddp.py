@@ -33,6 +33,7 @@ class DDP(Engine):
             net.module,
             process_group=self.world.data,
             init_sync=False,
+            gradient_as_bucket_view=True,  # else the buckets are a second copy of all gradients
             find_unused_parameters=bool(net.plan.optional),
         )
         if not net.plan.optional:
