@@ -1,4 +1,4 @@
-"""The paper's setting few anomalies are known, and some hide among the unlabelled rows."""
+"""The paper's setting: few anomalies are known, and some hide among the unlabelled rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def weak_labels(table: Table, known: int | None, rate: float, seed: int) -> Tabl
 
     At most ``known`` anomalies stay, drawn at random; the others leave the table, as in the official script.
     Then anomalies are made up and appended as unlabelled rows (y = 0), so many that they are the share ``rate``
-    of all unlabelled rows: each is a copy of one anomaly with 5 % of its columns (at least one) taken from
+    of all unlabelled rows, rounded down: each is a copy of one anomaly with 5 % of its columns (at least one) taken from
     another. They are made from training anomalies only, those that left included; the official script also uses
     those of the test set, and swaps nothing where there are fewer than 20 columns.
 
@@ -34,7 +34,8 @@ def weak_labels(table: Table, known: int | None, rate: float, seed: int) -> Tabl
         InputError: anomalies are to be hidden, and there are fewer than two to make them from.
     """
     assert table.y is not None
-    rng = np.random.Generator(np.random.PCG64(seed))
+    # The split of a file into training and evaluation rows draws from the seed itself.
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,))))
     anomalies = np.flatnonzero(table.y == 1)
     hidden_rows = int((len(table) - len(anomalies)) * rate / (1 - rate))
     if hidden_rows and len(anomalies) < 2:
