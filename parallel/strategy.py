@@ -93,8 +93,9 @@ class Strategy(Parallel):
             module, source = meta.build(model, self.is_main)
         else:
             module = model()
-        if any(net.module is module for net in self._nets):
-            raise ParallelError(f"this {type(module).__name__} is wrapped already")
+        for net in self._nets:
+            if net.module is module:
+                raise ParallelError(f"this {net.name} is wrapped already")
         plan = plan or Plan()
         plan.check(module)
         module.to(self.device if source is None else None, self._dtype)
@@ -219,8 +220,10 @@ class Strategy(Parallel):
                 engine.reduce_late([slot.parameter for slot in opt.slots])
             for parameter, grad in kept:
                 parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
-        for parameter in others:
-            parameter.grad = None
+        for net in others:
+            # Asked for now: FSDP2 may have had them gathered until this backward.
+            for parameter in net.module.parameters():
+                parameter.grad = None
         for net in opt.nets:
             net.pending, net.reduced = True, last
 
@@ -412,19 +415,18 @@ class Strategy(Parallel):
             seed = self._seeds[value, loss.dtype] = torch.tensor(value, dtype=loss.dtype, device=loss.device)
         return seed
 
-    def _others(self, opt: Optimizer) -> list[nn.Parameter]:
-        """Trainable parameters of nets that this backward is not for; what it adds to them is thrown away."""
-        found: list[nn.Parameter] = []
+    def _others(self, opt: Optimizer) -> list[Net]:
+        """Trainable nets that this backward is not for; what it adds to their gradients is thrown away."""
+        found: list[Net] = []
         for net in self._nets:
-            if net in opt.nets:
+            if net in opt.nets or not any(parameter.requires_grad for parameter in net.module.parameters()):
                 continue
-            trainable = [parameter for parameter in net.module.parameters() if parameter.requires_grad]
-            if trainable and net.pending:
+            if net.pending:
                 raise ParallelError(
-                    f"{type(net.module).__name__} has gradients that no p.step has used yet, and this backward is for "
-                    "another optimizer: step first, or put p.frozen(net) round this backward"
+                    f"{net.name} has gradients that no p.step has used yet, and this backward is for another "
+                    "optimizer: step first, or put p.frozen(net) round this backward"
                 )
-            found += trainable
+            found.append(net)
         return found
 
     def _keep_reduced(self, opt: Optimizer) -> list[tuple[nn.Parameter, Tensor]]:
