@@ -55,7 +55,7 @@ class DDP(Engine):
             if net.state is not None and not net.plan.optional:
                 for name, parameter in net.module.named_parameters():
                     if parameter.grad is None and parameter.requires_grad:
-                        raise NO_GRADIENT.error(f"parameter {name!r} of {type(net.module).__name__}")
+                        raise NO_GRADIENT.error(f"parameter {name!r} of {net.name}")
 
     def reduce_late(self, parameters: Sequence[Tensor]) -> None:
         for parameter in parameters:
