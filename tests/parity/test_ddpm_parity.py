@@ -15,6 +15,9 @@ from zoo.models.ddpm.config import DDPMConfig, DDPMSampleConfig
 from zoo.models.ddpm.trainer import DDPMTrainer
 from zoo.trainer import evaluating
 
+LAYOUTS = [("dp", 1), ("ddp", 2), ("ddp", 3), ("ddp", 4), ("fsdp", 3), ("zero1", 2), ("zero2", 3)]
+LAYOUTS += [("zero3", 2), ("zero3-offload", 2), ("tp", 2), ("ddp+tp", 4), ("fsdp+tp", 4), ("hsdp", 4)]
+
 SMALL: dict[str, Any] = {"width": 24, "batch_size": 22, "diffusion_steps": 12, "steps": 20, "eval_samples": 0}
 
 
@@ -45,8 +48,7 @@ def one_process(ranks: Pool) -> tuple[Trace, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("spec", "n"),
-    [("dp", 1), ("ddp", 2), ("ddp", 3), ("ddp", 4), ("fsdp", 3), ("zero1", 2), ("zero2", 3)]
-    + [("zero3", 2), ("zero3-offload", 2), ("tp", 2), ("ddp+tp", 4), ("fsdp+tp", 4), ("hsdp", 4)],
+    LAYOUTS,
 )
 def test_losses_weights_and_samples_are_those_of_one_process(
     ranks: Pool, one_process: tuple[Trace, np.ndarray, np.ndarray], spec: str, n: int
