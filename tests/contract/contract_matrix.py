@@ -1,0 +1,110 @@
+"""The cells of the contract, and which of them the default run takes.
+
+A cell is a layout (strategy, ranks, parts), a case and a precision. A cell takes about half a second on two quiet cores,
+and there are some 1,000, so the default run covers them in turns:
+
+- fp64, which proves guarantee 1: every strategy x case x number of ranks; parts take turns, so that every strategy x case
+  meets 1 part and 2.
+- fp32: every strategy x case once; ranks and parts take turns, so that every strategy meets each pair of them.
+- Lower precisions: every strategy once, on its largest number of ranks.
+
+All other cells are marked ``slow``, and so are combinations that can be spelt and that no page names (zero1+tp, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pool import Pool
+
+from parallel import registry
+from parallel.testing import CASES
+
+PARTS = (1, 2)
+MIXED = ("ddp+tp", "fsdp+tp")  # the combinations that have a name of their own in the documents
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A strategy on some ranks (replicas, for ``dp``), each global batch cut into some parts."""
+
+    spec: str
+    ranks: int
+    parts: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.spec}-{self.ranks}r-{self.parts}p"
+
+    def run(self, pool: Pool, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
+        """Every rank's value of ``function(p, *args)``."""
+        options |= {"accumulate": self.parts}
+        if registry.in_one_process(self.spec):
+            return pool.run(function, self.spec, 1, *args, replicas=self.ranks, **options)
+        return pool.run(function, self.spec, self.ranks, *args, **options)
+
+    def with_parts(self, parts: int) -> Layout:
+        return Layout(self.spec, self.ranks, parts)
+
+
+def _layouts() -> Iterator[Layout]:
+    """Every strategy that this package registers, on 2 and on 3 ranks; on 4 where two axes are cut."""
+    entries = [
+        e for e in registry.entries() if isinstance(e.engine, str) and e.engine.startswith("parallel.")
+    ]
+    for entry in entries:
+        if entry.kind != "one" and "adapters" not in str(entry.engine):
+            yield from (Layout(entry.name, ranks) for ranks in ((4,) if entry.ranks > 2 else (2, 3)))
+    for entry in entries:
+        if entry.kind == "data" and entry.ranks <= 2 and "adapters" not in str(entry.engine):
+            yield Layout(f"{entry.name}+tp", 4)
+
+
+ALL_LAYOUTS = list(_layouts())
+LAYOUTS = [layout for layout in ALL_LAYOUTS if "+" not in layout.spec or layout.spec in MIXED]
+ONE_EACH = list({layout.spec: layout for layout in LAYOUTS}.values())  # the most ranks of each strategy
+
+
+def sharding(what: str) -> set[str]:
+    """The strategies that say they shard ``what``: "parameters", "gradients" or "optimizer"."""
+    whole = {
+        "parameters": ("dp", "ddp", "zero1"),
+        "gradients": ("dp", "ddp", "zero1"),
+        "optimizer": ("dp", "ddp"),
+    }
+    return {layout.spec for layout in LAYOUTS} - set(whole[what])
+
+
+@dataclass(frozen=True)
+class Cell:
+    layout: Layout
+    case: str
+    precision: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether the strategy says no; test_contract_refusals.py holds it to that."""
+        return CASES[self.case].batchnorm and (self.layout.spec == "dp" or self.layout.parts > 1)
+
+
+def cells() -> Iterator[Any]:
+    """Every cell that trains, as pytest parameters."""
+    for layout in ALL_LAYOUTS:
+        for parts in PARTS:
+            for number, case in enumerate(CASES):
+                batchnorm = CASES[case].batchnorm  # which has cells of 1 part only
+                for precision in ("fp64", "fp32"):
+                    cell = Cell(layout.with_parts(parts), case, precision)
+                    if cell.refused:
+                        continue
+                    turn = batchnorm or parts == 1 + (number + layout.ranks) % 2
+                    if precision == "fp32":
+                        turn &= batchnorm or layout.ranks in (4, 2 + number // 2 % 2)
+                    default = turn and layout in LAYOUTS
+                    yield pytest.param(
+                        cell,
+                        id=f"{cell.layout}-{case}-{precision}",
+                        marks=() if default else pytest.mark.slow,
+                    )

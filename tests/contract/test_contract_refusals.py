@@ -1,0 +1,181 @@
+"""What the list of refusals names is refused, with its words, by those it names; and by no other strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from contract_matrix import LAYOUTS, Layout
+from pool import Pool
+from torch import Tensor, nn
+
+from parallel import refusals
+from parallel.errors import ParallelError
+from parallel.interface import Parallel
+from parallel.plan import Plan
+from parallel.refusals import REFUSALS, Refusal
+
+FEWEST = [Layout("single", 1), *{layout.spec: layout for layout in reversed(LAYOUTS)}.values()]
+
+
+class _Net(nn.Module):
+    """12 -> 24 -> 12, with a layer between."""
+
+    def __init__(self, between: nn.Module) -> None:
+        super().__init__()
+        self.up = nn.Linear(12, 24)
+        self.between = between
+        self.down = nn.Linear(24, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.between(self.up(x)))
+
+
+CUT = {"up": "column", "down": "row"}
+PLAN = Plan(tensor=CUT)
+WHOLE = Plan(tensor={"down": "column"})  # what lies between sees all its channels
+
+
+def _train(
+    p: Parallel, net: nn.Module, plan: Plan = PLAN, cls: type[torch.optim.Optimizer] = torch.optim.SGD
+) -> None:
+    """One step on 8 rows."""
+    net = p.wrap(net, plan)
+    opt = p.optimizer(net, cls, lr=0.01)
+    for batch in p.loader(torch.ones(8, 12), 8):
+        for part in p.parts(batch):
+            p.backward(net(part.data).sum() / batch.size, opt)
+        p.step(opt)
+
+
+def _tied_pair() -> nn.Module:
+    pair = nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 24))
+    pair[1].weight = pair[0].weight
+    return pair
+
+
+class _Unused(_Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x))
+
+
+class _Rows(nn.Module):
+    """Rows of 24 as images [8, 3, 1], for what works on channels."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.view(-1, 8, 3, 1)).flatten(1)
+
+
+class StochasticDepth(nn.Module):
+    """Of torchvision's name and attributes."""
+
+    p, mode = 0.5, "batch"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def _batchnorm(p: Parallel) -> None:
+    _train(p, _Net(nn.BatchNorm1d(24)), WHOLE)
+
+
+def _attention(p: Parallel) -> None:
+    p.wrap(_Net(nn.MultiheadAttention(24, 2, dropout=0.1)), WHOLE)
+
+
+def _recomputed(p: Parallel) -> None:
+    _train(
+        p,
+        _Net(nn.utils.spectral_norm(nn.Linear(24, 24))),
+        Plan(tensor={"down": "column"}, checkpoint=("between",)),
+    )
+
+
+def _tied(p: Parallel) -> None:
+    _train(p, _Net(_tied_pair()), Plan(units=("between.1",), tensor={"down": "column"}))
+
+
+def _cut_tie(p: Parallel) -> None:
+    _train(p, _Net(_tied_pair()), Plan(tensor={"between.1": "column"}))
+
+
+def _uncut(p: Parallel) -> None:
+    _train(p, _Net(nn.ReLU()), Plan())
+
+
+def _grouped(p: Parallel) -> None:
+    plan = Plan(tensor={"between.layer": "conv_out"} if p.spec.endswith("tp") else {})
+    _train(p, _Net(_Rows(nn.Conv2d(8, 8, 1, groups=2))), plan)
+
+
+def _whole(p: Parallel) -> None:
+    _train(p, _Net(nn.ReLU()), cls=torch.optim.Adafactor)
+
+
+def _unused(p: Parallel) -> None:
+    _train(p, _Unused(nn.Linear(3, 3)))
+
+
+ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
+    refusals.BATCHNORM_OVER_PARTS: _batchnorm,
+    refusals.BATCHNORM_IN_REPLICAS: _batchnorm,
+    refusals.DRAWS_INSIDE_TORCH: _attention,
+    refusals.DROPS_BY_BATCH: lambda p: _train(p, _Net(StochasticDepth())),
+    refusals.RECOMPUTED_STATE: _recomputed,
+    refusals.TIES_ACROSS_UNITS: _tied,
+    refusals.NOTHING_TO_CUT: _uncut,
+    refusals.GROUPED_CONVOLUTION: _grouped,
+    refusals.CUT_TIE: _cut_tie,
+    refusals.WHOLE_TENSOR_OPTIMIZER: _whole,
+    refusals.NO_GRADIENT: _unused,
+}
+ON_GPUS = {refusals.RECOMPUTED_REPLICAS}
+
+
+def _attempt(p: Parallel, number: int) -> str:
+    """The refusal's words, or nothing."""
+    try:
+        ATTEMPTS[REFUSALS[number]](p)
+    except ParallelError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("layout", FEWEST, ids=lambda layout: layout.spec)
+def test_refuses_what_it_says_and_nothing_else(layout: Layout, ranks: Pool) -> None:
+    for number, refusal in enumerate(REFUSALS):
+        if refusal in ON_GPUS:
+            continue
+        parts = 2 if refusal is refusals.BATCHNORM_OVER_PARTS else 1
+        for said in layout.with_parts(parts).run(ranks, _attempt, number):
+            if refusal.strategies == refusals.ALL or layout.spec in refusal.strategies:
+                assert f"{refusal.what} is refused: {refusal.because}; {refusal.instead}" in said
+                assert "\n" not in said
+            else:
+                assert said == "", refusal.what
+
+
+def test_every_refusal_is_attempted() -> None:
+    assert ATTEMPTS.keys() | ON_GPUS == set(REFUSALS)
+
+
+def test_every_strategy_that_is_named_is_in_the_matrix() -> None:
+    known = {layout.spec for layout in LAYOUTS}
+    assert all(set(refusal.strategies) - {"*"} <= known for refusal in REFUSALS)
+
+
+def _local_batchnorm(p: Parallel) -> int:
+    net = _Net(nn.BatchNorm1d(24))
+    _train(p, net, WHOLE)
+    return int(net.between.num_batches_tracked)  # type: ignore[arg-type]
+
+
+def test_local_batchnorm_is_the_way_round(ranks: Pool) -> None:
+    """It trains, under each part's own moments."""
+    assert Layout("ddp", 2, 2).run(ranks, _local_batchnorm, local_batchnorm=True) == [2, 2]
+    assert Layout("dp", 2, 1).run(ranks, _local_batchnorm, local_batchnorm=True) == [1]
