@@ -29,11 +29,8 @@ def anomaly_detection(*, namespace: str | None = None, **options: Any) -> Pipeli
             ``params:thyroid.training``.
         options: of the training, such as ``parallel="ddp"``; ``params:training`` overrules them.
     """
-    alone = {
-        "parallel": "single",
-        "nproc": None,
-        "tp": None,
-    }  # to start ranks takes longer than to score a table
+    # To start ranks takes longer than to score a table.
+    alone: dict[str, Any] = {"parallel": "single", "nproc": None, "tp": None}
     nodes = [
         split_node(parameters=_TRAINING, **options),
         train_node("devnet", evaluation="evaluation_rows", parameters=_TRAINING, **options),

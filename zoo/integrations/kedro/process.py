@@ -99,7 +99,7 @@ def child() -> None:
         value = function(*args)
     except BaseException as exception:
         text = "".join(traceback.format_exception(exception))
-        exception.__notes__ = []  # they are in the text
+        exception.__dict__.pop("__notes__", None)  # they are in the text
         with contextlib.suppress(Exception):
             error = pickle.dumps(exception)
     draft = result.with_suffix(".draft")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,12 @@ class TrainedModel:
 
     Attributes:
         folder: the checkpoint, which ``zoo predict`` and ``zoo.load`` take too.
-        keep: holds the folder on disk while this lives, where it is a copy of a remote one.
 
     Raises:
         InputError: there is no complete checkpoint of a known model.
     """
 
     folder: Path
-    keep: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.checkpoint  # noqa: B018 - checked now, not in the node after the next

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from parallel import launch
 from zoo.checkpoint import Checkpoint
 from zoo.commands.outcome import on_ranks
-from zoo.commands.predict import predict as predict_on_ranks
-from zoo.commands.sample import sample as sample_on_ranks
 from zoo.config import LaunchConfig, SampleConfig, TrainConfig
 from zoo.progress import shown_on
 from zoo.run import train as train_on_ranks
@@ -42,13 +40,13 @@ def report(checkpoint: Checkpoint, metrics: dict[str, float], rows: Rows, folder
 
 def predict(checkpoint: Checkpoint, config: LaunchConfig, data: Path) -> Rows:
     """A checkpoint's answer to every row of a file."""
-    rows: Rows = on_ranks(predict_on_ranks, config, checkpoint, data, precision=checkpoint.config.precision)
+    rows: Rows = on_ranks(_answer, config, checkpoint, data, precision=checkpoint.config.precision)
     return rows
 
 
 def sample(checkpoint: Checkpoint, config: SampleConfig) -> Rows:
     """New samples of a checkpoint's model."""
-    rows: Rows = on_ranks(sample_on_ranks, config, checkpoint, config, precision=checkpoint.config.precision)
+    rows: Rows = on_ranks(_sample, config, checkpoint, config, precision=checkpoint.config.precision)
     return rows
 
 
@@ -66,3 +64,21 @@ def _draw(p: Parallel, checkpoint: Checkpoint, metrics: dict[str, float], rows: 
     from zoo.trainer import Evaluation
 
     checkpoint.trainer(p).report(folder, Evaluation(metrics, rows))
+
+
+def _answer(p: Parallel, checkpoint: Checkpoint, data: Path) -> Rows:
+    from zoo.trainer import evaluating
+
+    with shown_on(p):
+        trainer = checkpoint.trainer(p)
+        with evaluating(trainer):
+            return trainer.predict(data)
+
+
+def _sample(p: Parallel, checkpoint: Checkpoint, options: SampleConfig) -> Rows:
+    from zoo.trainer import evaluating
+
+    with shown_on(p):
+        trainer = checkpoint.trainer(p)
+        with evaluating(trainer):
+            return trainer.sample(options)

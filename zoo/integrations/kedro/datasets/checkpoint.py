@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 from zoo.checkpoint import MANIFEST
@@ -53,10 +55,15 @@ class CheckpointDataset(FilesystemDataset[TrainedModel, TrainedModel]):
         path = self._load_from()
         if self._protocol == "file":
             return TrainedModel(Path(path))
-        keep = tempfile.TemporaryDirectory(prefix="zoo-checkpoint-")
-        folder = Path(keep.name, "checkpoint")
-        self._fs.get(path, str(folder), recursive=True)
-        return TrainedModel(folder, keep)
+        copy = Path(tempfile.mkdtemp(prefix="zoo-checkpoint-"))
+        try:
+            self._fs.get(path, str(copy / "checkpoint"), recursive=True)
+            model = TrainedModel(copy / "checkpoint")
+        except BaseException:
+            shutil.rmtree(copy)
+            raise
+        weakref.finalize(model, shutil.rmtree, copy)
+        return model
 
     def _is_there(self, path: str) -> bool:
         return bool(self._fs.exists(f"{path}/{MANIFEST}"))

@@ -1,0 +1,305 @@
+"""Options, handed-over data and factories: what a node makes of what the catalog gives it."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kedro", reason="pip install 'parallel-zoo[kedro]'")
+
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from kedro.pipeline import Pipeline
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from zoo import registry
+from zoo.integrations.kedro import functions, hooks, nodes, options, pipelines
+from zoo.integrations.kedro.handover import handing_over
+from zoo_datasets import load_tabular, read_table
+from zoo_datasets.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+KEDROS_WARNINGS = pytest.mark.filterwarnings("default")  # what Kedro warns itself of is not ours to mend
+DEVNET = registry.get("devnet")
+
+
+def frame(rows: int = 40) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    y = (np.arange(rows) % 5 == 0).astype(int)
+    return pd.DataFrame(generator.normal(size=(rows, 3)) + y[:, None], columns=["a", "b", "c"]).assign(y=y)
+
+
+def train_config(defaults: Any = (), keywords: Any = (), parameters: Any = (), has_data: bool = True) -> Any:
+    layers = map(dict, (defaults, keywords, parameters))
+    return options.train_config(DEVNET, *layers, "params:training", has_data)
+
+
+# Options
+
+
+def test_parameters_overrule_keywords_and_these_the_projects_defaults() -> None:
+    defaults = {"parallel": "ddp", "nproc": 2, "precision": "fp64"}
+    config = train_config(defaults, {"nproc": 3, "epochs": 7}, {"nproc": 4, "batch-size": 16})
+    assert (config.parallel, config.nproc, config.precision) == ("ddp", 4, "fp64")
+    assert (config.epochs, config.batch_size) == (7, 16)
+    assert train_config({}, {"epochs": 7}, {"steps": 5}).epochs is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"parameters": {"batch_sise": 4}},
+            "params:training: unknown key 'batch_sise'; did you mean batch_size?",
+        ),
+        (
+            {"parameters": {"batch_size": "many"}},
+            "params:training, key batch_size: must be a whole number, not 'many'",
+        ),
+        ({"parameters": {"seed": -1}}, "params:training, key seed: must be from 0 to 2**63 - 1, not -1"),
+        (
+            {"parameters": {"data": "x.csv"}},
+            "params:training, key data: leave it out: an input of the node gives it",
+        ),
+        ({"parameters": [1]}, "params:training: must hold options by name, not '[1]'"),
+        ({"keywords": {"nproc": 0}}, "the node's keywords, key nproc: must be at least 1, not 0"),
+        ({"defaults": {"nproc": 0}}, "zoo.yml, key nproc: must be at least 1, not 0"),
+        ({"defaults": {"seed": 0}}, "zoo.yml: unknown key 'seed'; there are: parallel, nproc, tp"),
+        ({"parameters": {"max_restarts": 1}}, "params:training, key max_restarts: leave it out"),
+    ],
+)
+def test_a_wrong_option_is_named_where_it_was_given(given: dict[str, Any], message: str) -> None:
+    everything = {"defaults": {}, "keywords": {}, "parameters": {}} | given
+    with pytest.raises(InputError) as caught:
+        options.train_config(DEVNET, *everything.values(), source="params:training", has_data=True)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_evaluation_takes_of_the_defaults_what_concerns_it() -> None:
+    config = options.launch_config(
+        {"parallel": "ddp", "nproc": 2, "precision": "fp64"}, {}, {"nproc": 3}, "p"
+    )
+    assert (config.parallel, config.nproc) == ("ddp", 3)
+    with pytest.raises(InputError, match="p: unknown key 'epochs'"):
+        options.launch_config({}, {}, {"epochs": 3}, "p")
+
+
+def test_samples_take_the_options_of_the_command(tmp_path: Path) -> None:
+    entry = registry.get("ddpm")
+    config = options.sample_config(
+        entry, {"nproc": 2, "precision": "fp64"}, {"n": 3}, {"seed": 4}, "p", tmp_path
+    )
+    assert (config.run, config.nproc, config.n, config.seed) == (tmp_path, 2, 3, 4)
+    with pytest.raises(InputError, match="p, key output: leave it out"):
+        options.sample_config(entry, {}, {}, {"output": "x.csv"}, "p", tmp_path)
+    with pytest.raises(InputError, match="devnet draws no samples"):
+        options.sample_config(DEVNET, {}, {}, {}, "p", tmp_path)
+
+
+# What is handed to the ranks
+
+numbers = st.floats(width=64, allow_nan=False, min_value=-1e30, max_value=1e30)
+
+
+@given(arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=numbers))
+def test_an_array_reaches_the_ranks_with_all_its_digits(values: np.ndarray) -> None:
+    with handing_over({"data": "mine"}) as handover:
+        table = read_table(handover.one("data", values), need_label=False)
+    # The reader parses to 64 bits, to within a unit in the last place, and rounds to 32.
+    np.testing.assert_allclose(table.x, values.astype(np.float32), rtol=1.2e-7, atol=1e-45)
+    assert table.columns == [f"x{i + 1}" for i in range(values.shape[1])]
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1], [-1, 1], [False, True], [0.0, 1.0], ["normal", "anomaly"], ["0", "1"]], ids=str
+)
+def test_a_pair_is_a_table_with_labels_whatever_their_type(labels: list[Any]) -> None:
+    x, y = np.arange(6.0).reshape(3, 2), np.array([labels[0], labels[1], labels[0]])
+    for features in (x, pd.DataFrame(x, columns=["a", "b"])):
+        with handing_over({}) as handover:
+            table = read_table(handover.one("data", (features, y)))
+        assert table.y is not None
+        assert table.y.tolist() == [0, 1, 0]
+        assert np.array_equal(table.x, x)
+
+
+def test_rows_to_train_and_to_evaluate_on_are_a_folder(tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "mine.csv", index=False)
+    with handing_over({}) as handover:
+        data = load_tabular(handover.pair(tmp_path / "mine.csv", frame(30)))
+    assert (len(data.train), len(data.eval)) == (40, 30)
+    assert np.array_equal(data.train.x, frame()[["a", "b", "c"]].to_numpy(np.float32))
+
+
+def test_a_path_stays_where_it_is(tmp_path: Path) -> None:
+    with handing_over({}) as handover:
+        assert handover.one("data", tmp_path) == tmp_path
+        assert handover.one("data", str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (frame().assign(b=[1.0] * 7 + [np.nan] + [1.0] * 32), "hospital.rows, row 8 (line 9), column 'b'"),
+        (frame()[["a", "y"]].iloc[:0], "hospital.rows: a header line, but no rows below it"),
+        (
+            [1, 2, 3],
+            "hospital.rows: must be a DataFrame, an array [rows, columns], a pair (X, y) of them or a path",
+        ),
+        (np.ones(3), "hospital.rows: must be a DataFrame, an array [rows, columns]"),
+        ((np.ones((3, 2)), [0, 1]), "hospital.rows: 3 rows need as many labels, not an array (2,)"),
+    ],
+    ids=["NaN", "empty", "list", "vector", "labels"],
+)
+def test_bad_data_is_called_what_the_catalog_calls_it(value: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught, handing_over({"data": "hospital.rows"}) as handover:
+        read_table(handover.one("data", value))
+    assert str(caught.value).startswith(message)
+
+
+def test_bad_rows_of_a_pair_are_told_apart(tmp_path: Path) -> None:
+    bad = frame().assign(a=np.inf)
+    for rows, name in (((frame(), bad), "rows_e, row 1"), ((bad, frame()), "rows_t, row 1")):
+        with (
+            pytest.raises(InputError, match=name),
+            handing_over({"data": "rows_t", "evaluation": "rows_e"}) as handover,
+        ):
+            load_tabular(handover.pair(*rows))
+    with (
+        pytest.raises(InputError, match="rows_t: no such file"),
+        handing_over({"data": "rows_t"}) as handover,
+    ):
+        handover.pair(tmp_path / "gone.csv", frame())
+
+
+# The functions
+
+
+def test_a_table_is_split_as_zoo_train_splits_its_file(tmp_path: Path) -> None:
+    table = frame(90).rename(columns={"y": "sick"})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    expected = load_tabular(tmp_path / "table.csv", "sick", seed=5)
+    train, evaluation = functions.split(table, {"label": "sick", "seed": 5})
+    for ours, theirs in ((train, expected.train), (evaluation, expected.eval)):
+        assert np.array_equal(ours[["a", "b", "c"]].to_numpy(np.float32), theirs.x)
+        assert np.array_equal(ours["sick"], theirs.y)
+
+
+def test_a_table_that_cannot_be_split_is_named() -> None:
+    with pytest.raises(InputError, match="beds: no label column 'sick'"):
+        functions.split(frame(), {"label": "sick"}, names={"table": "beds"})
+    with pytest.raises(InputError, match="beds"):
+        functions.split(frame().assign(y=0), names={"table": "beds"})
+    with pytest.raises(InputError, match="ddpm trains on no labelled table"):
+        functions.split(frame(), model="ddpm")
+
+
+def test_rows_to_evaluate_on_need_rows_to_train_on() -> None:
+    with pytest.raises(InputError, match="give the node both"):
+        functions.train(None, frame())
+
+
+def test_a_plot_saves_as_the_image_it_was(tmp_path: Path) -> None:
+    drawn = Figure(figsize=(3.1, 2.3), dpi=150)
+    drawn.subplots().plot([1, 3, 2])
+    drawn.savefig(tmp_path / "drawn.png")
+    functions._figure(tmp_path / "drawn.png").savefig(tmp_path / "saved.png")
+    assert np.array_equal(imread(tmp_path / "saved.png"), imread(tmp_path / "drawn.png"))
+
+
+# The factories
+
+
+def test_nodes_pickle_and_carry_the_names_of_their_functions() -> None:
+    made = [
+        nodes.train_node("devnet", parallel="ddp", parameters="params:mine"),
+        nodes.evaluate_node(),
+        nodes.predict_node(),
+        nodes.sample_node(),
+        nodes.report_node(outputs={"report.md": "text"}),
+        nodes.split_node(),
+    ]
+    names = ["train", "evaluate", "predict", "sample", "report", "split"]
+    assert [node.name for node in made] == names
+    assert [node.func.__name__ for node in made] == names
+    for node in made:
+        again = pickle.loads(pickle.dumps(node))
+        assert (again.inputs, again.outputs) == (node.inputs, node.outputs)
+    assert made[0].inputs == ["training_rows", "params:mine", "params:zoo"]
+    assert made[0].func.keywords["options"] == {"parallel": "ddp"}
+
+
+def test_the_pipeline_goes_from_a_table_to_predictions() -> None:
+    pipeline = pipelines.anomaly_detection()
+    assert pipeline.inputs() == {"table", "new_rows", "params:training", "params:zoo"}
+    assert pipeline.outputs() == {
+        "predictions",
+        "report",
+        "thresholds",
+        "score_plot",
+        "precision_recall_plot",
+    }
+    assert [node.name for node in pipeline.nodes] == ["split", "train", "evaluate", "predict", "report"]
+
+
+def test_namespaces_keep_two_pipelines_apart() -> None:
+    both = pipelines.anomaly_detection(namespace="east") + pipelines.anomaly_detection(namespace="west.north")
+    assert len(both.nodes) == 10
+    assert {"east.table", "params:west.north.training", "params:east.zoo"} <= both.inputs()
+
+
+# The hooks
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kept = shutil.ignore_patterns("runs", "__pycache__", "0[2-8]_*")
+    folder = tmp_path_factory.mktemp("conf") / "project"
+    return Path(shutil.copytree(ROOT / "examples" / "kedro-anomaly", folder, ignore=kept))
+
+
+def defaults_in(project: Path, pipeline: Pipeline, **options: Any) -> dict[str, Any]:
+    """What each ``params:...zoo`` of a pipeline is in a session of the project."""
+    bootstrap_project(project)
+    with KedroSession.create(project, save_on_close=False, **options) as session:
+        catalog = session.load_context().catalog
+    hooks.hooks.before_pipeline_run(pipeline, catalog)
+    return {name: catalog.load(name) for name in pipeline.inputs() if name.endswith("zoo")}
+
+
+@KEDROS_WARNINGS
+def test_the_environment_decides_the_defaults(project: Path) -> None:
+    pipeline = Pipeline([nodes.train_node()])
+    base = {"parallel": "ddp", "nproc": 2, "precision": "fp32"}
+    assert defaults_in(project, pipeline) == {"params:zoo": base}
+    alone = {"parallel": "single", "nproc": None, "precision": "fp32"}
+    assert defaults_in(project, pipeline, env="single") == {"params:zoo": alone}
+
+
+@KEDROS_WARNINGS
+def test_parameters_overrule_the_defaults_and_namespaces_have_their_own(project: Path) -> None:
+    pipeline = pipelines.anomaly_detection(namespace="east") + pipelines.anomaly_detection()
+    given = {"zoo": {"nproc": 3}, "east": {"zoo": {"parallel": "fsdp"}}}
+    found = defaults_in(project, pipeline, runtime_params=given)
+    assert found == {
+        "params:zoo": {"parallel": "ddp", "nproc": 3, "precision": "fp32"},
+        "params:east.zoo": {"parallel": "fsdp", "nproc": 2, "precision": "fp32"},
+    }
+
+
+@KEDROS_WARNINGS
+def test_without_a_zoo_yml_there_are_no_defaults(project: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(project, tmp_path / "project"))
+    for file in copy.glob("conf/*/zoo.yml"):
+        file.unlink()
+    assert defaults_in(copy, Pipeline([nodes.train_node()])) == {"params:zoo": {}}

@@ -1,0 +1,137 @@
+"""A project made by `kedro new`: node functions of one's own, two trainings at once, ranks and parameters that fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kedro", reason="pip install 'parallel-zoo[kedro]'")
+
+REGISTRY = '''
+"""Trainings of the toy model."""
+
+import os
+from dataclasses import replace
+
+from kedro.pipeline import Pipeline, node, pipeline
+from toy_config import MODEL
+
+from zoo.integrations.kedro import functions, sample_node, train_node
+from zoo.registry import register
+
+register(replace(MODEL, name="broken", trainer="made_by_kedro.broken:BrokenTrainer"))
+
+
+def train_and_note(parameters, zoo):
+    with open("bodies.txt", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    model = functions.train(parameters=parameters, zoo=zoo, model="toy", label="noted")
+    return {"step": model.checkpoint.step, "kind": model.config.kind, "weight": model.module.line.weight.item()}
+
+
+def register_pipelines():
+    noted = node(train_and_note, ["params:first", "params:zoo"], "noted", name="noted")
+    second = pipeline(
+        [
+            train_node("toy", data=None, parameters="params:training", rows=9),
+            sample_node(n=2, parallel="single", nproc=None),
+        ],
+        namespace="second",
+    )
+    broken = train_node("broken", data=None, parameters="params:first")
+    return {"__default__": Pipeline([noted]) + second, "broken": Pipeline([broken])}
+'''
+
+BROKEN = """
+from toy_trainer import ToyTrainer
+
+
+class BrokenTrainer(ToyTrainer):
+    def step(self, batch):
+        if self.p.rank == 1:
+            raise ZeroDivisionError("nothing to divide by")
+        return super().step(batch)
+"""
+
+CATALOG = """
+noted:
+  type: json.JSONDataset
+  filepath: data/noted.json
+second.trained_model:
+  type: zoo.integrations.kedro.datasets.CheckpointDataset
+  filepath: data/second
+second.samples:
+  type: pandas.CSVDataset
+  filepath: data/samples.csv
+"""
+
+PARAMETERS = """
+first:
+  kind: flat
+  steps: 4
+second:
+  training:
+    steps: 6
+    batch-size: 3
+  zoo:
+    precision: fp64
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, kedro: Any) -> Path:
+    folder = tmp_path_factory.mktemp("new")
+    kedro(folder, "new", "--name", "Made by Kedro", "--tools", "none", "--example", "n", "--telemetry", "no")
+    project = folder / "made-by-kedro"
+    package = project / "src" / "made_by_kedro"
+    (package / "pipeline_registry.py").write_text(REGISTRY)
+    (package / "broken.py").write_text(BROKEN)
+    with (package / "settings.py").open("a") as file:
+        file.write("\nfrom zoo.integrations.kedro.hooks import hooks\n\nHOOKS = (hooks,)\n")
+    (project / "conf/base/catalog.yml").write_text(CATALOG)
+    (project / "conf/base/parameters.yml").write_text(PARAMETERS)
+    (project / "conf/base/zoo.yml").write_text("parallel: ddp\nnproc: 2\n")
+    (project / "conf/local/zoo.yml").write_text("parallel: fsdp\n")
+    return project
+
+
+@pytest.mark.parametrize(("runner", "context"), [("ThreadRunner", "fork"), ("ParallelRunner", "spawn")])
+def test_two_trainings_at_once_both_finish_and_each_body_ran_once(
+    runner: str, context: str, project: Path, kedro: Any
+) -> None:
+    pytest.importorskip("kedro_datasets", reason="pip install kedro-datasets")
+    bodies = project / "bodies.txt"
+    bodies.unlink(missing_ok=True)
+    done = kedro(project, "run", "--runner", runner, KEDRO_MP_CONTEXT=context)
+    assert len(bodies.read_text().split()) == 1
+    noted = json.loads((project / "data/noted.json").read_text())
+    assert (noted["step"], noted["kind"]) == (4, "flat")
+    checkpoint = json.loads((project / "data/second/manifest.json").read_text())["extra"]
+    assert (checkpoint["step"], checkpoint["config"]["rows"]) == (6, 9)
+    # conf/local/zoo.yml over conf/base, and the namespace's own `zoo` over both
+    assert "noted: toy: fsdp on 2 ranks, fp32" in done.stdout
+    assert "train: toy: fsdp on 2 ranks, fp64" in done.stdout
+    assert len((project / "data/samples.csv").read_text().splitlines()) == 3
+
+
+def test_a_failing_rank_fails_the_node_with_its_error(project: Path, kedro: Any) -> None:
+    done = kedro(project, "run", "--pipelines", "broken", "--env", "base", code=1)
+    assert "ZeroDivisionError: nothing to divide by" in done.stdout
+    assert "Raised on rank 1 of 2" in done.stdout
+    assert "broken.py" in done.stdout  # the rank's traceback
+
+
+def test_a_wrong_parameter_is_named_by_its_key(project: Path, kedro: Any) -> None:
+    done = kedro(project, "run", "--params", "first.stepps=5", "--nodes", "noted", code=1)
+    assert "unknown key 'stepps'; did you mean steps?" in done.stdout
+
+
+def test_a_wrong_default_stops_the_run_before_its_first_node(project: Path, kedro: Any) -> None:
+    (project / "conf/wrong").mkdir()
+    (project / "conf/wrong/zoo.yml").write_text("precison: fp64\n")
+    done = kedro(project, "run", "--env", "wrong", code=1)
+    assert "zoo.yml: unknown key 'precison'; did you mean precision?" in done.stdout
+    assert "Running node" not in done.stdout
