@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,15 @@ class TensorFile:
             position = end
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
+        self._path = path
         self._hash = hashlib.sha256()
         self._bytes = 0
         self._file = path.open("xb", buffering=0)
-        self._write(memoryview(len(text).to_bytes(8, "little") + text))
+        try:
+            self._write(memoryview(len(text).to_bytes(8, "little") + text))
+        except OSError:
+            self._file.close()
+            raise
 
     def add(self, tensor: Tensor) -> None:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -89,7 +95,7 @@ class TensorFile:
 
     def close(self) -> FileSum:
         """Returns once the bytes are on the disk."""
-        with self._file:
+        with _named(self._path), self._file:
             os.fsync(self._file.fileno())
         return FileSum(self._bytes, self._hash.hexdigest())
 
@@ -101,8 +107,9 @@ class TensorFile:
             block = data[start : start + _BLOCK]
             self._hash.update(block)
             self._bytes += len(block)
-            while block:  # a raw write may take less than all
-                block = block[self._file.write(block) :]
+            with _named(self._path):
+                while block:  # a raw write may take less than all
+                    block = block[self._file.write(block) :]
 
 
 def checksum(path: Path) -> FileSum:
@@ -119,7 +126,7 @@ def checksum(path: Path) -> FileSum:
 def write_text(path: Path, text: str) -> None:
     """Puts a file in place whole, or not at all: written beside, flushed to the disk, renamed."""
     draft = path.with_name(f".{path.name}.draft")
-    with draft.open("w", encoding="utf-8") as file:
+    with _named(path), draft.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -134,3 +141,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Names the file in errors of the system that know of none, as those of a write."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
