@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -119,7 +121,13 @@ class Loader:
         else:
             self.epoch += 1
         self.batches_done = first
-        order = self.order(self.epoch)[: self.samples]
+        order = self.order(self.epoch)
+        if order.shape[0] != self._length:
+            raise ParallelError(
+                f"the sampler gave {order.shape[0]} positions for epoch {self.epoch} and {self._length} for epoch 0; "
+                "it must give as many for every epoch"
+            )
+        order = order[: self.samples]
         if self._before_epoch is not None:
             self._before_epoch(self, order.shape[0] - (len(self) - 1) * self.batch_size)
         batches = self._from_tensors(order, first) if self._tensors else self._from_dataset(order, first)
@@ -180,21 +188,33 @@ class _KeyedRows(Dataset[Any]):
         self.seed = seed
 
     def __getitems__(self, requests: Sequence[tuple[int, int, int]]) -> list[Nest]:
-        with torch.random.fork_rng(devices=[]):
-            state = random.getstate()
-            try:
-                if requests:
-                    return [default_collate([self._read(*request) for request in requests])]
-                one = default_collate([self._read(0, 0, 0)])  # an empty share has the shape of the others
-                return [map_nest(lambda tensor: tensor[:0], one)]
-            finally:
-                random.setstate(state)
+        with torch.random.fork_rng(devices=[]), _other_generators_kept():
+            if requests:
+                return [default_collate([self._read(*request) for request in requests])]
+            one = default_collate([self._read(0, 0, 0)])  # an empty share has the shape of the others
+            return [map_nest(lambda tensor: tensor[:0], one)]
 
     def _read(self, epoch: int, place: int, index: int) -> Any:
         key = rng.make_key(self.seed, "sample", epoch, place) & 0x7FFFFFFFFFFFFFFF
         torch.manual_seed(key)
         random.seed(key)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(key & 0xFFFFFFFF)
         return self.dataset[index]
+
+
+@contextmanager
+def _other_generators_kept() -> Iterator[None]:
+    """Puts the generators of Python and numpy back to where they were."""
+    state = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
 
 
 class _Fixed:
