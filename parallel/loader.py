@@ -196,7 +196,7 @@ class _KeyedRows(Dataset[Any]):
 
     def _read(self, epoch: int, place: int, index: int) -> Any:
         key = rng.make_key(self.seed, "sample", epoch, place) & 0x7FFFFFFFFFFFFFFF
-        torch.default_generator.manual_seed(key)  # torch.manual_seed walks the stack for GPUs, a millisecond a sample
+        torch.default_generator.manual_seed(key)  # torch.manual_seed takes a millisecond, for GPUs
         random.seed(key)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(key & 0xFFFFFFFF)

@@ -69,8 +69,10 @@ def lay_out(
         data = None
     elif len(data_axes) == len(axes):
         data = dist.group.WORLD
-    else:
+    elif len(data_axes) == 1:
         data = mesh[data_axes[0]].get_group()
+    else:
+        data = mesh[data_axes]._flatten().get_group()
     return World(rank, size, local_rank, device, mesh, data)
 
 
