@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +105,19 @@ def test_two_trainings_at_once_both_finish_and_each_body_ran_once(
     runner: str, context: str, project: Path, kedro: Any
 ) -> None:
     pytest.importorskip("kedro_datasets", reason="pip install kedro-datasets")
-    bodies = project / "bodies.txt"
+    bodies, runs = project / "bodies.txt", project / "runs/toy"
     bodies.unlink(missing_ok=True)
-    done = kedro(project, "run", "--runner", runner, KEDRO_MP_CONTEXT=context)
+    shutil.rmtree(runs, ignore_errors=True)
+    kedro(project, "run", "--runner", runner, KEDRO_MP_CONTEXT=context)
     assert len(bodies.read_text().split()) == 1
     noted = json.loads((project / "data/noted.json").read_text())
     assert (noted["step"], noted["kind"]) == (4, "flat")
     checkpoint = json.loads((project / "data/second/manifest.json").read_text())["extra"]
     assert (checkpoint["step"], checkpoint["config"]["rows"]) == (6, 9)
     # conf/local/zoo.yml over conf/base, and the namespace's own `zoo` over both
-    assert "noted: toy: fsdp on 2 ranks, fp32" in done.stdout
-    assert "train: toy: fsdp on 2 ranks, fp64" in done.stdout
+    logs = "".join((run / "log.txt").read_text() for run in runs.iterdir())
+    ways = sorted(re.findall("toy: .* ranks, fp..", logs))
+    assert ways == ["toy: fsdp on 2 ranks, fp32", "toy: fsdp on 2 ranks, fp64"]
     assert len((project / "data/samples.csv").read_text().splitlines()) == 3
 
 

@@ -25,6 +25,8 @@ from zoo_datasets.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+else:
+    DataFrame = Figure = Any  # Kedro resolves the type hints of the functions of nodes, which imports neither
 
 log = logging.getLogger(__name__)
 
