@@ -27,11 +27,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import parallel
+from parallel.interface import Parallel
+from parallel.launch import launch
 from parallel.rng import shared_generator
 from zoo import DevNetDetector
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.model import DevNet
+from zoo.models.devnet.reference import ReferenceScores
 from zoo.models.devnet.sampler import BalancedSampler
 from zoo.models.devnet.trainer import DevNetTrainer
 from zoo_datasets import Table, load_tabular, read_table
@@ -81,11 +83,11 @@ def detector(table: Table, count: int) -> dict[str, Any]:
 
 def ddp(table: Table, count: int) -> dict[str, Any]:
     """Seconds of ``STEPS_OF_A_PAIR`` steps on two ranks."""
-    found = parallel.launch(steps, "ddp", table, count, nproc=2)
+    found = launch(steps, "ddp", table, count, nproc=2)
     return {"part": "ddp", **summary(found), "slower": statistics.median(a / b - 1 for a, b in found)}
 
 
-def steps(p: parallel.Parallel, table: Table, count: int) -> list[tuple[float, float]]:
+def steps(p: Parallel, table: Table, count: int) -> list[tuple[float, float]]:
     torch.set_num_threads(1)
     config = DevNetConfig(batches_per_epoch=STEPS_OF_A_PAIR, batch_size=ROWS)
     trainer = DevNetTrainer(p, config, table)
@@ -114,7 +116,7 @@ class RawLoop:
         self.rank, self.world_size = rank, world_size
         self.x, self.anomaly = torch.tensor(table.x), torch.tensor(table.y == 1)
         self.sampler = BalancedSampler(self.anomaly, config.batch_size, config.batches_per_epoch, config.seed)
-        self.seed, self.done = config.seed, 0
+        self.reference, self.done = ReferenceScores(config.seed), 0
         net = DevNet(len(table.columns), config.network_depth, shared_generator(config.seed, "weights"))
         self.net = DistributedDataParallel(net)
         self.kernels = [kernel for name, kernel in net.named_parameters() if is_penalised(name)]
@@ -126,8 +128,8 @@ class RawLoop:
         order = self.sampler(self.done // self.sampler.batches).reshape(self.sampler.batches, -1)
         for batch in order:
             rows = batch.chunk(self.world_size)[self.rank]
-            reference = torch.randn(5000, generator=shared_generator(self.seed, "reference", self.done))
-            dev = (self.net(self.x[rows]) - reference.mean()) / reference.std()
+            reference = self.reference(self.done)
+            dev = (self.net(self.x[rows]) - reference.mean) / reference.std
             loss = torch.where(self.anomaly[rows], (5 - dev).clamp_min(0), dev.abs()).mean()
             self.optimizer.zero_grad()
             loss.backward()

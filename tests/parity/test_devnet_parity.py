@@ -12,11 +12,11 @@ import pytest
 from pool import Pool
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from parallel.batch import Batch
 from parallel.ddp import DDP
 from parallel.interface import Parallel
 from parallel.testing import Trace, differences
 from zoo.models.devnet.config import DevNetConfig
+from zoo.models.devnet.reference import ReferenceScores
 from zoo.models.devnet.trainer import DevNetTrainer
 from zoo.parity import train
 from zoo.trainer import evaluate, evaluating, fit
@@ -34,10 +34,8 @@ def unreduced(p: Parallel) -> Iterator[None]:
 @contextmanager
 def noise_by_rank(p: Parallel) -> Iterator[None]:
     """Reference scores that differ from rank to rank."""
-    shared = Batch.shared_noise
-    with mock.patch.object(
-        Batch, "shared_noise", lambda self, name, *rest: shared(self, f"{name}{p.rank}", *rest)
-    ):
+    seeded = ReferenceScores.__init__
+    with mock.patch.object(ReferenceScores, "__init__", lambda self, seed: seeded(self, seed + p.rank)):
         yield
 
 

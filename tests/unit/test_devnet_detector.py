@@ -20,7 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import parallel
+from parallel.interface import Parallel
+from parallel.launch import launch
 from zoo import DevNetDetector
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.trainer import DevNetTrainer
@@ -50,12 +51,12 @@ def test_it_is_the_trainers_network():
     X, y = data()
     config = DevNetConfig(epochs=2, batches_per_epoch=3, batch_size=16, seed=7)
 
-    def main(p: parallel.Parallel) -> dict[str, torch.Tensor]:
+    def main(p: Parallel) -> dict[str, torch.Tensor]:
         trainer = DevNetTrainer(p, config, Table(X, y, ["a", "b", "c"], "table"))
         fit(trainer)
         return p.state_dict(trainer.models["net"])
 
-    want = parallel.launch(main, "single")
+    want = launch(main, "single")
     got = short(random_state=7).fit(X, y).network_.state_dict()
     assert all(torch.equal(got[name].float(), want[name]) for name in want)
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-import parallel
+from parallel.interface import Parallel
+from parallel.launch import launch
 from zoo.fill import from_dict
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.model import DevNet
@@ -48,18 +49,18 @@ def folder(tmp_path: Path) -> Path:
 def trained(config: DevNetConfig, *args: Any, precision: str = "fp32") -> DevNetTrainer:
     """A trained trainer of one process, which may be used on after its run."""
 
-    def main(p: parallel.Parallel) -> DevNetTrainer:
+    def main(p: Parallel) -> DevNetTrainer:
         trainer = DevNetTrainer(p, config, *args)
         fit(trainer)
         return trainer
 
-    return parallel.launch(main, "single", precision=precision, accumulate=config.accumulate)
+    return launch(main, "single", precision=precision, accumulate=config.accumulate)
 
 
 def restored(source: DevNetTrainer, data: str | None) -> DevNetTrainer:
     """A trainer that stands where one loaded from a checkpoint does."""
 
-    def main(p: parallel.Parallel) -> DevNetTrainer:
+    def main(p: Parallel) -> DevNetTrainer:
         description = source.describe()
         net = DevNet(**description["model"])
         net.load_state_dict(source.models["net"].state_dict())
@@ -67,7 +68,7 @@ def restored(source: DevNetTrainer, data: str | None) -> DevNetTrainer:
         trainer.restore(net, description)
         return trainer
 
-    return parallel.launch(main, "single")
+    return launch(main, "single")
 
 
 def weights(trainer: DevNetTrainer) -> torch.Tensor:
@@ -112,8 +113,8 @@ def test_one_step_is_the_official_optimizers():
 
     hidden = torch.relu(batch["x"] @ before["hidden.0.weight"].T + before["hidden.0.bias"])
     scores = hidden @ before["score.weight"][0] + before["score.bias"]
-    reference = batch.shared_noise("reference", (5000,), torch.float64)
-    dev = (scores - reference.mean()) / reference.std()
+    reference = trainer.reference(batch.step)
+    dev = (scores - reference.mean) / reference.std
     y = batch["anomaly"].double()
     loss = ((1 - y) * dev.abs() + y * (5 - dev).clamp_min(0)).mean()
     (loss + 0.01 * before["hidden.0.weight"].square().sum()).backward()

@@ -4,6 +4,7 @@ The paper is arXiv:1911.08623.
 
 model.py          the three networks
 loss.py           the deviation loss
+reference.py      the scores it compares with
 sampler.py        batches half unlabelled rows, half anomalies
 contamination.py  fewer known anomalies, some hidden among the unlabelled rows
 features.py       dense and sparse rows for the network

@@ -73,7 +73,7 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
             ValueError: one class only, more than two, or two words in an order that would turn them round; NaN
                 or infinity in X (row and column are named); an option out of range.
         """
-        import parallel
+        from parallel.launch import launch
 
         X, y = self._validated(X, y)
         self.classes_, labels = _two_classes(y)
@@ -86,7 +86,7 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
             seed=self._seed(),
         )
         table = Table(X, labels, [str(column) for column in range(X.shape[1])], "X")
-        self.network_ = parallel.launch(_train, "single", config, table)
+        self.network_ = launch(_train, "single", config, table)
         self.threshold_ = score_threshold(self.confidence)
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from parallel.rng import shared_generator
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.contamination import weak_labels
 from zoo.models.devnet.features import densify
-from zoo.models.devnet.loss import REFERENCE_SIZE, deviation_loss
+from zoo.models.devnet.loss import deviation_loss
 from zoo.models.devnet.model import DevNet
 from zoo.models.devnet.plan import plan_of
+from zoo.models.devnet.reference import ReferenceScores
 from zoo.models.devnet.report import score_metrics, write_report
 from zoo.models.devnet.sampler import BalancedSampler
 from zoo.models.devnet.threshold import score_threshold
@@ -80,6 +82,7 @@ class DevNetTrainer(Trainer[DevNetConfig]):
                 {"l2": L2} if name.startswith("hidden.") and name.endswith(".weight") else None
             ),
         )
+        self.reference = ReferenceScores(config.seed)
         self.train = self.p.loader(
             _samples(table) | {"anomaly": anomaly},
             config.batch_size,
@@ -89,15 +92,15 @@ class DevNetTrainer(Trainer[DevNetConfig]):
 
     def step(self, batch: Batch) -> Numbers:
         opt = self.optimizers["net"]
-        reference = batch.shared_noise("reference", (REFERENCE_SIZE,), self.dtype)
-        total = torch.zeros((), dtype=self.dtype, device=self.p.device)
+        reference = self.reference(batch.step)
+        losses = []
         for part in self.p.parts(batch):
             with self.p.autocast():
                 scores = self._scores(self.train_table, part)
             loss = deviation_loss(scores, part["anomaly"], reference).sum() / batch.size
             self.p.backward(loss, opt)
-            total += loss.detach()
-        return {"loss": total, "optimizer": self.p.step(opt)}
+            losses.append(loss.detach())
+        return {"loss": reduce(torch.add, losses), "optimizer": self.p.step(opt)}
 
     def describe(self) -> dict[str, Any]:
         config, table = self.config, self.train_table
