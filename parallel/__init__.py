@@ -29,9 +29,10 @@ __all__ = ["Batch", "Parallel", "ParallelError", "Plan", "RankError", "StepInfo"
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'parallel' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
+    module = import_module(_WHERE[name])
+    # All of its names at once: importing parallel.launch makes the module itself the attribute "launch".
+    globals().update({own: getattr(module, own) for own, where in _WHERE.items() if where == module.__name__})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
