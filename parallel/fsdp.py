@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -18,6 +19,12 @@ from parallel.engine import Engine
 from parallel.net import Net
 from parallel.plan import match
 from parallel.refusals import TIES_ACROSS_UNITS
+
+
+@dataclass
+class _State:
+    sharded: list[FSDPModule]
+    reduces: bool = True  # whether a backward sums over the ranks
 
 
 class FSDP(Engine):
@@ -40,29 +47,29 @@ class FSDP(Engine):
         _refuse_ties(net.module, units)
         options: dict[str, Any] = {
             "mesh": self.world.mesh[self.axes] if len(self.axes) > 1 else self.world.mesh[self.axes[0]],
-            "reshard_after_forward": self.reshard,
             "offload_policy": CPUOffloadPolicy(pin_memory=self.world.device.type == "cuda")
             if self.offload
             else OffloadPolicy(),
         }
         for unit in units:
-            fully_shard(unit, **options)
-        fully_shard(net.module, **options)
-        for module in _sharded(net.module):
+            fully_shard(unit, reshard_after_forward=self.reshard, **options)
+        # The root's own parameters are needed last in forward and first in backward: they stay in between.
+        fully_shard(net.module, reshard_after_forward=False, **options)
+        net.state = state = _State([part for part in net.module.modules() if isinstance(part, FSDPModule)])
+        for module in state.sharded:
             module.set_gradient_divide_factor(1.0)  # gradients are sums,
             module.set_force_sum_reduction_for_comms(True)  # in fp32 by no operation that gloo lacks
         _redirect(net.module)
-        net.state = True  # whether backward reduces
 
     def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
         for net in nets:
-            if net.state is not last:
+            if net.state.reduces is not last:
                 net.module.set_requires_gradient_sync(last)  # type: ignore[operator]
-                net.state = last
+                net.state.reduces = last
 
     def settle(self, net: Net) -> None:
         # A forward without backward leaves the root gathered, and what is gathered sees no change of the pieces.
-        for module in _sharded(net.module):
+        for module in net.state.sharded:
             module.reshard()
 
 
@@ -86,10 +93,6 @@ class HSDP(FSDP):
     """Sharded within the ranks of the "shard" axis, replicated over those of "replicate"."""
 
     axes: ClassVar[tuple[str, ...]] = ("replicate", "shard")
-
-
-def _sharded(module: nn.Module) -> list[FSDPModule]:
-    return [part for part in module.modules() if isinstance(part, FSDPModule)]
 
 
 def _redirect(module: nn.Module) -> None:

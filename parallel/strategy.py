@@ -234,6 +234,7 @@ class Strategy(Parallel):
                     "p.step without a backward on the last of p.parts(batch): there is no whole gradient"
                 )
             net.pending = net.reduced = False
+            self._settle(net)  # a forward since the backward may have gathered what is about to change
         info = opt.step()
         for net in opt.nets:
             for average in net.emas:
