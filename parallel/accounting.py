@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -51,7 +51,14 @@ class Traffic:
 
 def memory(nets: list[Net], optimizers: list[Optimizer]) -> Memory:
     """What this rank holds now for these nets and optimizers."""
-    pieces = {id(parameter): local(parameter) for net in nets for parameter in net.module.parameters()}
+    pieces: dict[int, Tensor] = {}
+    gathered = 0
+    for net in nets:
+        pieces |= {id(parameter): local(parameter) for parameter in net.module.parameters()}
+        for piece, whole in _gathered(net.module):
+            pieces.pop(id(whole), None)
+            pieces[id(piece)] = local(piece)
+            gathered += local(whole).untyped_storage().nbytes()
     states = [
         value
         for optimizer in optimizers
@@ -62,10 +69,8 @@ def memory(nets: list[Net], optimizers: list[Optimizer]) -> Memory:
     return Memory(
         parameters=sum(_bytes(piece) for piece in pieces.values()),
         gradients=sum(optimizer.grad_bytes for optimizer in optimizers),
-        optimizer=sum(
-            _bytes(value) for value in states if value.dim()
-        ),  # step counters are no states of a weight
-        gathered=sum(_gathered(net) for net in nets),
+        optimizer=sum(_bytes(value) for value in states if value.dim()),  # step counters have no axes
+        gathered=gathered,
     )
 
 
@@ -73,16 +78,15 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _gathered(net: Net) -> int:
-    total = 0
-    for module in net.module.modules():
-        if isinstance(module, FSDPModule):
-            group = module._get_fsdp_state()._fsdp_param_group
+def _gathered(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """(piece, whole) of the parameters that FSDP2 has put together; the storage of a freed one is empty."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            group = part._get_fsdp_state()._fsdp_param_group
             for parameter in group.fsdp_params if group is not None else ():
                 whole = getattr(parameter, "_unsharded_param", None)
                 if whole is not None:
-                    total += local(whole).untyped_storage().nbytes()
-    return total
+                    yield parameter.sharded_param, whole
 
 
 @contextmanager
@@ -93,7 +97,8 @@ def count_traffic() -> Iterator[Traffic]:
         yield traffic
 
 
-# c10d operator -> (kind, position of the argument that holds the whole tensor or tensors)
+# Operator -> (kind, position of the argument that holds the whole tensor or tensors). The first are what
+# torch.distributed and the C++ of DDP and FSDP2 call, the others what DTensor does.
 _KINDS = {
     "allreduce_": ("all_reduce", 0),
     "allreduce_coalesced_": ("all_reduce", 0),
@@ -104,7 +109,11 @@ _KINDS = {
     "_reduce_scatter_base_": ("reduce_scatter", 1),
     "reduce_scatter_": ("reduce_scatter", 1),
     "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "all_reduce": ("all_reduce", 0),
+    "all_gather_into_tensor": ("all_gather", 0),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
 }
+_SILENT = ("wait_tensor",)  # of an operator that was counted
 
 
 class _Count(TorchDispatchMode):
@@ -113,9 +122,11 @@ class _Count(TorchDispatchMode):
         self.traffic = traffic
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            kind, place = _KINDS.get(func.overloadpacket.__name__, (func.overloadpacket.__name__, 0))
-            self.traffic.add(kind, sum(_bytes(tensor) for tensor in _tensors(args[place])))
+        name = func.overloadpacket.__name__
+        if func.namespace in ("c10d", "_c10d_functional") and name not in _SILENT:
+            kind, place = _KINDS.get(name, (name, 0))
+            pieces = args[1] if name == "all_gather_into_tensor" else 1  # it is given one rank's piece
+            self.traffic.add(kind, pieces * sum(_bytes(tensor) for tensor in _tensors(args[place])))
         return func(*args, **(kwargs or {}))
 
 
