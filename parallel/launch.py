@@ -120,25 +120,20 @@ def launch_each(
     specs: Sequence[str],
     *args: Any,
     nproc: int | None = None,
-    precision: str = "fp32",
-    accumulate: int = 1,
     tp: int | None = None,
-    local_batchnorm: bool = False,
-    compile: bool = False,
-    device: str | None = None,
+    **options: Any,
 ) -> list[Any]:
     """:func:`launch` for several strategies in turn, by processes that start once: rank 0's value of each.
 
     ``nproc`` is for the strategies that have ranks or replicas, ``tp`` for those that split layers; "single" may
-    be among them.
+    be among them. The other options are :func:`launch`'s.
     """
     place = find_launch()
     turns = []
     for spec in specs:
         kinds = {entry.kind for entry in registry.resolve(spec)}
         degree = tp if "tensor" in kinds else None
-        options = Options(precision, accumulate, degree, local_batchnorm, compile, device)
-        turns.append(_turn(spec, None if "one" in kinds else nproc, options, place))
+        turns.append(_turn(spec, None if "one" in kinds else nproc, Options(tp=degree, **options), place))
     return _run_turns(main, args, turns, place)
 
 

@@ -19,7 +19,19 @@ SUMMARY = "check that strategies give one process's numbers"
 
 FAILED, REFUSED = 1, 2
 
-_UNUSED = ("epochs", "eval_every", "log_every", "out")  # it counts in steps and leaves no run
+# It counts in steps and leaves no run.
+_UNUSED = (
+    "epochs",
+    "eval_every",
+    "log_every",
+    "out",
+    "resume",
+    "save_every",
+    "keep",
+    "keep_best",
+    "async_save",
+    "max_restarts",
+)
 
 
 def run(argv: list[str]) -> Outcome | None:
