@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +83,6 @@ def job(p: Parallel, folder: Path, go_on: bool, workers: int = 0) -> list[float]
                 break
     p.save(folder / f"end-{go_on}", **parts)
     return numbers
-
-
-@pytest.fixture(scope="module")
-def fresh() -> Iterator[Pool]:
-    pool = Pool()
-    yield pool
-    pool.close()
 
 
 @pytest.mark.parametrize(
