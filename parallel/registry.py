@@ -99,7 +99,7 @@ def resolve(spec: str) -> list[StrategyEntry]:
     names = spec.split("+")
     for name in names:
         if name not in _ENTRIES:
-            near = difflib.get_close_matches(name, _ENTRIES, n=3, cutoff=0.4)
+            near = difflib.get_close_matches(name.lower(), _ENTRIES, n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ParallelError(f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)})")
     found = [_ENTRIES[name] for name in names]
