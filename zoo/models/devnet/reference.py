@@ -8,7 +8,7 @@ from parallel.rng import shared_generator
 from zoo.models.devnet.loss import Reference
 
 DRAWS = 5000  # a step; the paper's l, equation 5
-_BLOCK = 64  # steps drawn at once: one by one they would take a tenth of a small network's training
+_BLOCK = 16  # steps drawn at once: one by one they would take a tenth of a small network's training
 
 
 class ReferenceScores:
