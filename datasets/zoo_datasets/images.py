@@ -40,7 +40,10 @@ NAMED_IMAGES: dict[str, Callable[[], tuple[Images, Images | None]]] = {
 
 
 def load_images(
-    data: str | os.PathLike[str] | None = None, seed: int = 0, eval_fraction: float = 0.2
+    data: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    eval_fraction: float = 0.2,
+    keep: Callable[[Images], Images] | None = None,
 ) -> ImageData:
     """Load training and evaluation images. Those of a folder are read when they are asked for.
 
@@ -51,6 +54,7 @@ def load_images(
             only, counted from 0 and numbered anew: ``digits:5-9``.
         seed: of the split.
         eval_fraction: the share of each class for evaluation, where there is no split yet.
+        keep: takes images away before they are split, such as those that cannot be read.
 
     Raises:
         InputError: one line; what is wrong with the data, or that there is no such name or path.
@@ -62,6 +66,8 @@ def load_images(
         assert last is not None
         train = only_classes(train, first, last)
         evaluation = None if evaluation is None else only_classes(evaluation, first, last)
+    if keep is not None:
+        train, evaluation = keep(train), None if evaluation is None else keep(evaluation)
     if evaluation is None:
         rows, others = split_classes(train.labels, train.classes, eval_fraction, seed, name)
         train, evaluation = train.take(rows), train.take(others)

@@ -16,6 +16,8 @@ from zoo_datasets.images_types import ArrayImages
 
 __all__ = ["cifar10", "cifar100", "find_cifar"]
 
+_FOLDERS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python"}  # as published
+
 
 def cifar10() -> tuple[ArrayImages, ArrayImages]:
     """50,000 and 10,000 images of 10 classes; downloaded once into ``$ZOO_CACHE`` or ``~/.cache/parallel-zoo``."""
@@ -33,10 +35,7 @@ def find_cifar(folder: Path) -> tuple[ArrayImages, ArrayImages] | None:
     Raises:
         InputError: its files are damaged.
     """
-    from torchvision import datasets
-
-    for kind in ("CIFAR10", "CIFAR100"):
-        base = getattr(datasets, kind).base_folder
+    for kind, base in _FOLDERS.items():
         for root in (folder, folder.parent):
             if (root / base).is_dir() and folder in (root, root / base):
                 return _read(kind, str(folder), root, download=False)

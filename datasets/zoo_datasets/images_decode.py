@@ -43,7 +43,7 @@ def read_image(path: Path, channels: int) -> np.ndarray:
     try:
         with Image.open(path) as file:
             image = _as_8_bits(ImageOps.exif_transpose(file))
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+            pixels = np.array(image.convert("L" if channels == 1 else "RGB"))
     except FileNotFoundError:
         raise BadImageError(f"{path}: no such file") from None
     except Exception as error:  # on garbage the decoders raise whatever comes up

@@ -57,12 +57,14 @@ def _read(folder: Path, classes: list[str]) -> FileImages:
     labels: list[int] = []
     for label, name in enumerate(classes):
         own = _images_below(folder / name)
-        if not own:
+        if not own and (folder / name).is_dir():  # an evaluation may lack a class
             raise InputError(
                 f"{folder / name}: the class {shown(name)} holds no image ({', '.join(SUFFIXES)}); fill or remove it"
             )
         paths += own
         labels += [label] * len(own)
+    if not paths:
+        raise InputError(f"{folder}: holds no images of the classes {listed(classes)}")
     return FileImages(
         paths=paths, labels=np.array(labels, dtype=np.int64), classes=classes, source=str(folder)
     )

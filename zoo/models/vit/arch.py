@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from zoo_datasets.errors import InputError, shown
@@ -75,10 +76,31 @@ def create_vit(arch: str, args: Mapping[str, Any] | None = None, pretrained: boo
     try:
         net: nn.Module = timm.create_model(arch, pretrained=pretrained, **args)
     except (TypeError, AssertionError) as error:
-        raise InputError(f"architecture {arch} with {args}: {' '.join(str(error).split())}") from None
+        why = " ".join(str(error).split()) or "they do not fit together"
+        raise InputError(f"architecture {arch} with {args}: {why}") from None
     if args.get("attn_drop_rate"):
         # The fused kernel draws its dropout inside torch, where it cannot follow the sample.
         for module in net.modules():
             if hasattr(module, "fused_attn"):
                 setattr(module, "fused_attn", False)  # noqa: B010
     return net
+
+
+def input_of(net: nn.Module) -> dict[str, int]:
+    """Side and channels of the images that a net takes."""
+    patches: Any = net.patch_embed
+    height, width = patches.img_size
+    if height != width:
+        raise InputError(
+            f"--img-size: the architecture takes {height} x {width} pixels, and only squares are fed"
+        )
+    return {"img_size": height, "in_chans": patches.proj.in_channels}
+
+
+def statistics_of(net: nn.Module) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel that timm has for the architecture, of pixels from 0 to 1."""
+    config: Any = net.pretrained_cfg
+    mean, std = (np.asarray(config[name], dtype=np.float64) for name in ("mean", "std"))
+    if input_of(net)["in_chans"] != len(mean):  # one for all
+        mean, std = mean.mean(keepdims=True), std.mean(keepdims=True)
+    return mean.tolist(), std.tolist()

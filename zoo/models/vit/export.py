@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from zoo.checkpoint import Checkpoint
-from zoo.models.vit.arch import create_vit
+from zoo.models.vit.arch import create_vit, statistics_of
 from zoo_datasets.errors import InputError
 
 CONFIG = "config.json"
@@ -32,11 +32,18 @@ def write_timm_config(checkpoint: Checkpoint, folder: Path) -> Path:
     with torch.device("meta"):
         net = create_vit(model["arch"], model["args"])
     size, channels = model["args"]["img_size"], model["args"]["in_chans"]
+    mean, std = statistics_of(net)
     save_config_for_hf(
         net,
         str(path),
         model_config={"label_names": checkpoint.description["classes"]},
         model_args=model["args"],
-        data_config={"input_size": (channels, size, size), "crop_pct": 1.0, "interpolation": "bicubic"},
+        data_config={
+            "input_size": (channels, size, size),
+            "mean": mean,
+            "std": std,
+            "crop_pct": 1.0,
+            "interpolation": "bicubic",
+        },
     )
     return path

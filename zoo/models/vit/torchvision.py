@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from zoo.models.vit.arch import create_vit
@@ -47,8 +48,6 @@ def convert(path: Path) -> tuple[ViTConfig, dict[str, Any], dict[str, Tensor]]:
     weights = renamed(read_weights(path))
     arch, args = arch_of(weights, path)
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    import torch
-
     with torch.device("meta"):
         wanted = {name: tuple(t.shape) for name, t in create_vit(arch, args).state_dict().items()}
     if given != wanted:
@@ -93,5 +92,6 @@ def arch_of(weights: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str,
             f"{source}: torchvision has no Vision Transformer of width {width} with {patch}-pixel patches"
         )
     side = round((positions.shape[1] - 1) ** 0.5)
-    args = {"img_size": side * patch, "in_chans": channels, "num_classes": head.shape[0]}
+    depth = sum(name.endswith(".norm1.weight") for name in weights)
+    args = {"img_size": side * patch, "in_chans": channels, "num_classes": head.shape[0], "depth": depth}
     return arch, args

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from parallel.batch import Batch
 from parallel.interface import Parallel
 from parallel.plan import Plan
-from zoo.models.vit.arch import resolve_arch
+from zoo.models.vit.arch import input_of, resolve_arch, statistics_of
 from zoo.models.vit.config import ViTConfig
 from zoo.models.vit.groups import freeze, parameter_groups
 from zoo.models.vit.metrics import accuracy
@@ -26,7 +26,6 @@ from zoo.models.vit.report import write_report
 from zoo.models.vit.samples import PairSampler, evaluation_rows, training_rows
 from zoo.models.vit.schedule import warmup_cosine
 from zoo.trainer import Evaluation, Numbers, Rows, Trainer
-from zoo_datasets.errors import InputError
 from zoo_datasets.images import load_images
 from zoo_datasets.images_check import bad_rows, without_rows
 from zoo_datasets.images_folder import image_files
@@ -48,10 +47,8 @@ class ViTTrainer(Trainer[ViTConfig]):
 
     def build(self) -> None:
         p, config = self.p, self.config
-        data = load_images(config.data, config.seed)
-        self.classes = data.classes
-        self.eval_images = self._readable(data.eval)
-        train = self._readable(data.train)
+        data = load_images(config.data, config.seed, keep=self._readable)
+        self.classes, self.eval_images, train = data.classes, data.eval, data.train
         arch, args = resolve_arch(config.arch, config.arch_args())
         args["num_classes"] = len(data.classes)
         with torch.device("meta"):
@@ -188,7 +185,7 @@ class ViTTrainer(Trainer[ViTConfig]):
         if not hasattr(self, "description"):
             return self.eval_images
         data = self.config.data if self.config.data is not None else self.description["data"]
-        return None if data is None else self._readable(load_images(data, self.config.seed).eval)
+        return None if data is None else load_images(data, self.config.seed, keep=self._readable).eval
 
     def _take_input(self, net: nn.Module) -> None:
         """What the net takes, and the line from a pixel's 0 to 255 to it."""
@@ -212,26 +209,6 @@ class ViTTrainer(Trainer[ViTConfig]):
                 images.name(bad[0]),
             )
         return without_rows(images, bad)
-
-
-def input_of(net: nn.Module) -> dict[str, int]:
-    """Side and channels of the images that a net takes."""
-    patches: Any = net.patch_embed
-    height, width = patches.img_size
-    if height != width:
-        raise InputError(
-            f"--img-size: the architecture takes {height} x {width} pixels, and only squares are fed"
-        )
-    return {"img_size": height, "in_chans": patches.proj.in_channels}
-
-
-def statistics_of(net: nn.Module) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel that timm has for the architecture, of pixels from 0 to 1."""
-    config: Any = net.pretrained_cfg
-    mean, std = (np.asarray(config[name], dtype=np.float64) for name in ("mean", "std"))
-    if input_of(net)["in_chans"] != len(mean):  # one for all
-        mean, std = mean.mean(keepdims=True), std.mean(keepdims=True)
-    return mean.tolist(), std.tolist()
 
 
 def _resolved(data: str | None) -> str | None:
