@@ -67,6 +67,7 @@ class Loader:
         self._sampler = sampler
         self._rank, self._size = rank, size
         self._move, self._device = move, device
+        self._positions: dict[tuple[int, int], Tensor] = {}
         self._before_epoch = before_epoch
         self._tensors = not isinstance(dataset, Dataset) and _is_nest_of_tensors(dataset)
         self._rows = _count_rows(dataset) if self._tensors else len(dataset)
@@ -146,7 +147,10 @@ class Loader:
     def _batch(self, data: Nest, order: Tensor, span: tuple[int, int, int, int]) -> Batch:
         number, rows, start, stop = span
         base = number * self.batch_size
-        position = torch.arange(start - base, stop - base, device=self._device)
+        position = self._positions.get((start - base, stop - base))
+        if position is None:  # there are two at most: of whole batches, and of an epoch's last
+            position = torch.arange(start - base, stop - base, device=self._device)
+            self._positions[start - base, stop - base] = position
         step = self.epoch * len(self) + number
         return Batch(data, rows, order[start:stop], position, self.seed, step, self.epoch)
 
