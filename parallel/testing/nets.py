@@ -67,6 +67,7 @@ class Dropped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.stem = nn.Linear(6, 6)
         self.first = nn.Linear(6, 36)
         self.drop = nn.Dropout(0.3)
         self.second = nn.Linear(36, 12)
@@ -74,7 +75,7 @@ class Dropped(nn.Module):
         self.head = nn.Linear(12, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.second(self.drop(torch.relu(self.first(x))))
+        x = self.second(self.drop(torch.relu(self.first(self.stem(x)))))
         return self.head(self.drop_whole(x))
 
 
@@ -86,7 +87,8 @@ DROPPED_PLAN = Plan(
 class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 12, 3, padding=1)
+        self.stem = nn.Conv2d(3, 4, 1)  # whole, so that the cut conv1 has a gradient to hand on
+        self.conv1 = nn.Conv2d(4, 12, 3, padding=1)
         self.norm1 = nn.BatchNorm2d(12)
         self.conv2 = nn.Conv2d(12, 8, 3, padding=1)
         self.norm2 = nn.BatchNorm2d(8)
@@ -94,7 +96,7 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.norm1(self.conv1(x)))
+        x = torch.relu(self.norm1(self.conv1(self.stem(x))))
         x = self.drop(torch.relu(self.norm2(self.conv2(x))))
         return self.head(x.mean((2, 3)))
 

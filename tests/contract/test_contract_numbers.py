@@ -57,7 +57,7 @@ def test_every_strategy_is_in_the_matrix() -> None:
 SHORT = {"mlp": 6, "attention": 4, "conv-batchnorm": 4, "gan": 4}
 
 
-def _run_short(p: Parallel, case: str, steps: int) -> Trace:
+def run_short(p: Parallel, case: str, steps: int) -> Trace:
     """Starts fp16 at a loss scale where no half overflows: at 65,536 one does, and which depends on a share's rows."""
     with mock.patch("parallel.strategy.Scaler", partial(Scaler, scale=256.0)):
         return run_case(p, case, steps)
@@ -75,7 +75,7 @@ def test_lower_precisions_follow_one_process(
         if Cell(layout, case, precision).refused:
             continue
         want = _one_process(ranks, case, steps, precision)
-        got = layout.run(ranks, _run_short, case, steps, precision=precision)[0]
+        got = layout.run(ranks, run_short, case, steps, precision=precision)[0]
         for what, distance in distances(want, got).items():
             record_property(f"{case}/{what}", distance)
         assert not differences(want, got, precision), case
@@ -83,4 +83,4 @@ def test_lower_precisions_follow_one_process(
 
 @cache
 def _one_process(ranks: Pool, case: str, steps: int, precision: str) -> Trace:
-    return ranks.run(_run_short, "single", 1, case, steps, precision=precision)[0]
+    return ranks.run(run_short, "single", 1, case, steps, precision=precision)[0]
