@@ -26,7 +26,7 @@ from zoo.models.vit.report import write_report
 from zoo.models.vit.samples import PairSampler, evaluation_rows, training_rows
 from zoo.models.vit.schedule import warmup_cosine
 from zoo.trainer import Evaluation, Numbers, Rows, Trainer
-from zoo_datasets.images import load_images
+from zoo_datasets.images import ImageData, load_images
 from zoo_datasets.images_check import bad_rows, without_rows
 from zoo_datasets.images_folder import image_files
 from zoo_datasets.images_types import FileImages, Images
@@ -37,17 +37,22 @@ AnyImages = TypeVar("AnyImages", bound=Images)
 
 
 class ViTTrainer(Trainer[ViTConfig]):
-    """Trains a Vision Transformer of timm with AdamW."""
+    """Trains a Vision Transformer of timm with AdamW.
+
+    Args:
+        images: to train and evaluate on, in place of ``config.data``.
+    """
 
     best_metric = "top1"
 
-    def __init__(self, p: Parallel, config: ViTConfig) -> None:
+    def __init__(self, p: Parallel, config: ViTConfig, images: ImageData | None = None) -> None:
         super().__init__(p, config)
+        self.images = images
         self.dtype = torch.float64 if p.precision == "fp64" else torch.float32
 
     def build(self) -> None:
         p, config = self.p, self.config
-        data = load_images(config.data, config.seed, keep=self._readable)
+        data = self.images or load_images(config.data, config.seed, keep=self._readable)
         self.classes, self.eval_images, train = data.classes, data.eval, data.train
         arch, args = resolve_arch(config.arch, config.arch_args())
         args["num_classes"] = len(data.classes)
