@@ -16,6 +16,15 @@ TOY_PACKAGE = ROOT / "tests" / "toy_package"
 Kedro = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+QUIET = {"DO_NOT_TRACK": "1", "KEDRO_DISABLE_TELEMETRY": "true"}  # else Kedro calls home
+
+
+@pytest.fixture(autouse=True)
+def no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(scope="session")
 def kedro() -> Kedro:
     """``kedro(folder, *arguments, code=0, **environment)``: what it printed, wrapped lines joined."""
@@ -24,12 +33,11 @@ def kedro() -> Kedro:
         folder: Path, *arguments: object, code: int = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(map(str, [ROOT, ROOT / "datasets", TOY_PACKAGE]))
-        quiet = {"DO_NOT_TRACK": "1", "KEDRO_DISABLE_TELEMETRY": "true"}  # else a run calls home
         done = subprocess.run(
             [sys.executable, "-m", "kedro", *map(str, arguments)],
             cwd=folder,
             env=os.environ
-            | quiet
+            | QUIET
             | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "250"}
             | environment,
             stdout=subprocess.PIPE,

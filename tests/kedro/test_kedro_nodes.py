@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import subprocess
+import sys
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ from zoo_datasets import load_tabular, read_table
 from zoo_datasets.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-KEDROS_WARNINGS = pytest.mark.filterwarnings("default")  # what Kedro warns itself of is not ours to mend
+KEDROS_WARNINGS = pytest.mark.filterwarnings("ignore")  # what Kedro warns itself of is not ours to mend
 DEVNET = registry.get("devnet")
 
 
@@ -233,8 +237,8 @@ def test_nodes_pickle_and_carry_the_names_of_their_functions() -> None:
     assert [node.name for node in made] == names
     assert [node.func.__name__ for node in made] == names
     for node in made:
-        again = pickle.loads(pickle.dumps(node))
-        assert (again.inputs, again.outputs) == (node.inputs, node.outputs)
+        again = pickle.loads(ForkingPickler.dumps(node))  # as ParallelRunner does
+        assert (again.inputs, again.outputs, again.func.__name__) == (node.inputs, node.outputs, node.name)
     assert made[0].inputs == ["training_rows", "params:mine", "params:zoo"]
     assert made[0].func.keywords["options"] == {"parallel": "ddp"}
 
@@ -271,9 +275,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def defaults_in(project: Path, pipeline: Pipeline, **options: Any) -> dict[str, Any]:
     """What each ``params:...zoo`` of a pipeline is in a session of the project."""
     bootstrap_project(project)
+    ours = hooks.ZooHooks()
     with KedroSession.create(project, save_on_close=False, **options) as session:
-        catalog = session.load_context().catalog
-    hooks.hooks.before_pipeline_run(pipeline, catalog)
+        context = session.load_context()
+        ours.after_context_created(context)
+        catalog = context.catalog
+    for _ in range(2):  # it may be registered twice
+        ours.before_pipeline_run(pipeline, catalog)
     return {name: catalog.load(name) for name in pipeline.inputs() if name.endswith("zoo")}
 
 
@@ -303,3 +311,29 @@ def test_without_a_zoo_yml_there_are_no_defaults(project: Path, tmp_path: Path) 
     for file in copy.glob("conf/*/zoo.yml"):
         file.unlink()
     assert defaults_in(copy, Pipeline([nodes.train_node()])) == {"params:zoo": {}}
+
+
+@pytest.mark.parametrize("also_in_settings", [False, True])
+def test_the_entry_point_registers_the_hooks(also_in_settings: bool, project: Path, tmp_path: Path) -> None:
+    info = tmp_path / "site/parallel_zoo_hooks-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: parallel-zoo-hooks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kedro.hooks]\nzoo = zoo.integrations.kedro.hooks:hooks\n")
+    copy = Path(shutil.copytree(project, tmp_path / "project"))
+    if not also_in_settings:
+        (copy / "src/kedro_anomaly/settings.py").write_text("")
+    (copy / "conf/base/zoo.yml").write_text("parallell: ddp\n")
+    code = (
+        "from pathlib import Path\n"
+        "from kedro.framework.session import KedroSession\n"
+        "from kedro.framework.startup import bootstrap_project\n"
+        "bootstrap_project(Path.cwd())\n"
+        "KedroSession.create().load_context()\n"
+    )
+    path = os.pathsep.join(map(str, [info.parent, ROOT, ROOT / "datasets"]))
+    environment = os.environ | {"PYTHONPATH": path, "DO_NOT_TRACK": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.endswith("InputError: zoo.yml: unknown key 'parallell'; did you mean parallel?")

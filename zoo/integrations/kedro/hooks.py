@@ -24,7 +24,7 @@ class ZooHooks:
     """Reads conf/ENVIRONMENT/zoo.yml and hands it to the zoo's nodes as ``params:zoo``.
 
     ``zoo:`` in parameters.yml (or ``--params zoo.parallel=fsdp``) overrules the file; within a namespace its
-    ``zoo:`` does.
+    ``zoo:`` does. Two of them registered do what one does.
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,10 @@ class ZooHooks:
         own = DEFAULTS_INPUT.removeprefix("params:")
         for name in pipeline.inputs():
             if re.fullmatch(rf"params:(.+\.)?{own}", name):
-                given = catalog[name].load() if name in catalog.keys() else {}  # noqa: SIM118 - `in` tries patterns too
-                catalog[name] = self._defaults | given
+                given = catalog[name].load() if name in catalog.keys() else None  # noqa: SIM118 - `in` tries patterns
+                values = self._defaults | (given or {})
+                if values != given:  # or Kedro warns of what it replaces
+                    catalog[name] = values
 
     @hook_impl
     def before_node_run(self) -> None:
@@ -60,4 +62,6 @@ def _listen() -> None:
         logger.setLevel(logging.INFO)
 
 
-hooks = ZooHooks()  # one object, so that HOOKS of a settings.py and the entry point register it once
+hooks = (
+    ZooHooks()
+)  # for the entry point; a settings.py takes a ZooHooks() of its own, since pluggy registers no object twice

@@ -123,7 +123,7 @@ def report_node(
             text for anything else.
     """
     inputs = {"model": model, "metrics": metrics, "rows": rows}
-    body = _bound(functions.report, files=tuple(outputs), label=name)
+    body = _Bound(functions.report, files=tuple(outputs), label=name)
     return node(body, inputs, dict(outputs), name=name, tags=tags)
 
 
@@ -144,7 +144,7 @@ def split_node(
         parameters, options: the training's; the label column and the seed are taken from them.
     """
     inputs = {"table": table} | ({"parameters": parameters} if parameters is not None else {})
-    body = _bound(functions.split, names=inputs, model=model, options=options)
+    body = _Bound(functions.split, names=inputs, model=model, options=options)
     return node(body, inputs, list(outputs), name=name, tags=tags)
 
 
@@ -157,12 +157,17 @@ def _node(
     **keywords: Any,
 ) -> Node:
     given = {argument: dataset for argument, dataset in inputs.items() if dataset is not None}
-    body = _bound(function, names=given, label=name, **keywords)
+    body = _Bound(function, names=given, label=name, **keywords)
     return node(body, given | {"zoo": DEFAULTS_INPUT}, outputs, name=name, tags=tags)
 
 
-def _bound(function: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
-    """The function with some arguments given, by its own name; it pickles, as ParallelRunner asks."""
-    body = functools.partial(function, **keywords)
-    functools.update_wrapper(body, function)
-    return body
+class _Bound:
+    """A function with keywords given, by its own name. ParallelRunner's pickles take the name from a partial."""
+
+    def __init__(self, function: Callable[..., Any], **keywords: Any) -> None:
+        self.function = function
+        self.keywords = keywords
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **inputs: Any) -> Any:
+        return self.function(*args, **inputs, **self.keywords)

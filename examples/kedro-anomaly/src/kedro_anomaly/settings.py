@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.integrations.kedro.hooks import hooks
+from zoo.integrations.kedro import ZooHooks
 
-HOOKS = (hooks,)
+HOOKS = (ZooHooks(),)
 CONFIG_LOADER_ARGS = {"base_env": "base", "default_run_env": "local"}
