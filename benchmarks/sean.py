@@ -31,7 +31,7 @@ from zoo.models.sean.labels import one_hot, windows
 from zoo.models.sean.normalization import Regions, SeanNorm, style_kernels
 
 LABELS, STYLE_LENGTH = 19, 512
-WIDTHS = {128: 256, 256: 256}  # channels of the normalisation measured at each size: the widest of up_2
+CHANNELS = 256  # of the style branch measured alone: up_2's, the block of the highest resolution with styles
 
 
 def label_map(size: int) -> Tensor:
@@ -102,13 +102,12 @@ def difference(ours: Tensor, literal: Tensor) -> float:
 def style_branch(size: int, pairs: int) -> dict[str, float]:
     """The styles' gamma and beta alone: from style codes and label map to both maps, and back."""
     torch.manual_seed(0)
-    channels = WIDTHS.get(size, 256)
-    norm = SeanNorm(channels, LABELS, STYLE_LENGTH, styled=True)
+    norm = SeanNorm(CHANNELS, LABELS, STYLE_LENGTH, styled=True)
     strengthen(norm)
     regions = one_hot(label_map(size), LABELS, torch.float32)
     style = torch.rand(1, LABELS, STYLE_LENGTH, requires_grad=True)
     convolutions = (norm.conv_gamma, norm.conv_beta)
-    upstream = torch.randn(1, channels, size, size)
+    upstream = torch.randn(1, CHANNELS, size, size)
 
     def ours() -> list[Tensor]:
         mu, neighbours = F.relu(norm.fc_mu(style)), windows(regions)
@@ -132,7 +131,7 @@ def style_branch(size: int, pairs: int) -> dict[str, float]:
 
     with torch.no_grad():
         error = max(map(difference, ours(), literal()))
-    return {"channels": channels, **compare(both_ways(ours), both_ways(literal), pairs), "difference": error}
+    return {**compare(both_ways(ours), both_ways(literal), pairs), "difference": error}
 
 
 def whole_generator(size: int, pairs: int) -> dict[str, float]:

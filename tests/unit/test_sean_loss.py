@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +135,16 @@ def test_perceptual_weights_of_either_kind(weights: dict[str, Tensor], tmp_path:
             assert torch.equal(ours, theirs)
 
 
+class Unpickled:
+    """Leaves a file behind where a loader runs what it unpickles."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.trace,)
+
+
 def test_perceptual_weights_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(source: Path | str, message: str) -> None:
         with pytest.raises(InputError, match=message) as caught:
@@ -142,8 +152,9 @@ def test_perceptual_weights_that_are_none(tmp_path: Path, monkeypatch: pytest.Mo
         assert "\n" not in str(caught.value)
 
     refused(tmp_path / "none.pth", "no such file")
-    (tmp_path / "evil.pth").write_bytes(pickle.dumps(Path("/")))
+    torch.save({"features.0.weight": Unpickled(tmp_path / "trace")}, tmp_path / "evil.pth")
     refused(tmp_path / "evil.pth", "cannot be read as weights")
+    assert not (tmp_path / "trace").exists()
     (tmp_path / "text.safetensors").write_text("not weights")
     refused(tmp_path / "text.safetensors", "cannot be read as weights")
     torch.save([torch.zeros(1)], tmp_path / "list.pth")

@@ -44,13 +44,13 @@ def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`from_official`; the tensors share no memory with each other."""
+    """The inverse of :func:`from_official`."""
     official: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if _OURS.fullmatch(name) is None:
             official[name] = tensor
         else:
-            official |= {_official_name(name, label): row.clone() for label, row in enumerate(tensor)}
+            official |= {_official_name(name, label): row for label, row in enumerate(tensor)}
     return official
 
 

@@ -34,9 +34,6 @@ class PerceptualLoss(nn.Module):
         features = make_layers(cfgs["E"], batch_norm=False)
         if source is not None:
             _load(features, _hub() if source == HUB else _read(Path(source)), str(source))
-        for layer in features:
-            if isinstance(layer, nn.ReLU):
-                layer.inplace = False  # the features that are compared must outlive the next layer
         starts = (0, *_CUTS[:-1])
         self.stages = nn.ModuleList(features[start:stop] for start, stop in zip(starts, _CUTS, strict=True))
         self.requires_grad_(False)
