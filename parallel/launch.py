@@ -200,6 +200,11 @@ def _run_turns(
     in_place: bool = True,
 ) -> list[Any]:
     """Rank 0's values; under a launcher this rank's."""
+    if place is not None and place.found == "torchrun":
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        # Leaves the traceback where torchrun's agent looks for the first failure.
+        return record(take_part)(main, args, turns, place)  # type: ignore[return-value]
     size = max((turn.size for turn in turns), default=1)
     if place is None and (size > 1 or not in_place):
         return Ranks(size).run((main, args, turns))

@@ -215,3 +215,28 @@ def test_a_full_disk_names_the_last_checkpoint(
         assert said.endswith("the last checkpoint is run/checkpoints/step-00000002\n")
         assert "Traceback" not in said
     verified("run")
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_what_goes_on() -> None:
+    """torch's elastic agent starts the ranks anew; ``--resume`` finds the last checkpoint."""
+    script = Path("train.py")
+    script.write_text(
+        f"import sys; sys.path[:0] = {PATHS!r}\n"
+        "import unlucky, zoo.commands.train as train; from zoo.commands import main\n"
+        "train.model_of = lambda *_: unlucky.ENTRY\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    options = ["--steps", "11", "--save-every", "2", "steps", "--precision", "fp64", "--log-every", "1"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    argv = [*launcher, str(script), "train", "toy", *options, "--parallel", "ddp", "--data", "raise 8"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ended = subprocess.run(
+        [*argv, "--out", "run", "--resume"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "ArithmeticError: bad luck at step 8" in ended.stderr
+    assert "going on from run/checkpoints/step-00000006, after step 6" in ended.stderr
+    assert main(["train", "toy", *options, "--out", "unbroken"]) == 0
+    for ours, theirs in zip(lines("run"), lines("unbroken"), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
