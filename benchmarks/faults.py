@@ -31,7 +31,7 @@ from zoo import registry
 from zoo.checkpoint import checkpoints_of, step_folder
 from zoo.fill import from_dict
 
-STEPS = 40
+STEPS = 15
 OPTIONS: dict[str, Any] = {
     "steps": STEPS,
     "batch_size": 32,
