@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("kedro", reason="pip install 'parallel-zoo[kedro]'")
+pytest.importorskip("kedro.framework", reason="pip install 'parallel-zoo[kedro]'")
 pytest.importorskip("kedro_datasets", reason="pip install kedro-datasets")
 
 import numpy as np

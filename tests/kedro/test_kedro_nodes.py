@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("kedro", reason="pip install 'parallel-zoo[kedro]'")
+pytest.importorskip("kedro.framework", reason="pip install 'parallel-zoo[kedro]'")
 
 import numpy as np
 import pandas as pd

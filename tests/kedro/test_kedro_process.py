@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("kedro", reason="pip install 'parallel-zoo[kedro]'")
+pytest.importorskip("kedro.framework", reason="pip install 'parallel-zoo[kedro]'")
 
 from parallel import registry
 from parallel.errors import RankError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("kedro", reason="pip install 'parallel-zoo[kedro]'")
+pytest.importorskip("kedro.framework", reason="pip install 'parallel-zoo[kedro]'")
 
 REGISTRY = '''
 """Trainings of the toy model."""
@@ -124,7 +124,8 @@ def test_two_trainings_at_once_both_finish_and_each_body_ran_once(
     logs = "".join((run / "log.txt").read_text() for run in runs.iterdir())
     ways = sorted(re.findall("toy: .* ranks, fp..", logs))
     assert ways == ["toy: fsdp on 2 ranks, fp32", "toy: fsdp on 2 ranks, fp64"]
-    assert len((project / "data/samples.csv").read_text().splitlines()) == 3
+    if "second.sample" in nodes:
+        assert len((project / "data/samples.csv").read_text().splitlines()) == 3
 
 
 def test_a_failing_rank_fails_the_node_with_its_error(project: Path, kedro: Any) -> None:

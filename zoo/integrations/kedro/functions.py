@@ -76,7 +76,7 @@ def train(
             path = data if isinstance(data, str) else handover.one("data", data)
             config = dataclasses.replace(config, data=str(path))
         result = process.call(label, work.train, entry, config, reworded=handover.reworded)
-    if result.get("stopped"):
+    if result["stopped"]:
         raise RuntimeError(
             f"{label}: stopped by {result['stopped']} after step {result['steps']} of {result['run']}"
         )
