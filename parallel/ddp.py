@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parallel.collectives import all_reduce
 from parallel.engine import Engine
 from parallel.net import Net
 from parallel.refusals import NO_GRADIENT
+
+
+@dataclass
+class _State:
+    """``expected`` have a gradient after every backward; listed once, since walking a net takes its time."""
+
+    ddp: DistributedDataParallel
+    expected: dict[str, nn.Parameter]
 
 
 class DDP(Engine):
@@ -26,10 +35,12 @@ class DDP(Engine):
     axes: ClassVar[tuple[str, ...]] = ("replicate",)
 
     def place(self, net: Net) -> None:
-        trainable = [parameter for parameter in net.module.parameters() if parameter.requires_grad]
+        trainable = {
+            name: parameter for name, parameter in net.module.named_parameters() if parameter.requires_grad
+        }
         if not trainable:
             return
-        net.state = ddp = DistributedDataParallel(
+        ddp = DistributedDataParallel(
             net.module,
             process_group=self.world.data,
             init_sync=False,
@@ -37,7 +48,8 @@ class DDP(Engine):
             find_unused_parameters=bool(net.plan.optional),
         )
         if not net.plan.optional:
-            _fix_buckets(ddp, trainable)
+            _fix_buckets(ddp, list(trainable.values()))
+        net.state = _State(ddp, {} if net.plan.optional else trainable)
 
     def grad_factor(self) -> float:
         return float(self.world.data_size)
@@ -46,14 +58,14 @@ class DDP(Engine):
         if last:
             for net in nets:
                 if net.state is not None:
-                    _arm(net.state, loss)
+                    _arm(net.state.ddp, loss)
 
     def after_backward(self, nets: Sequence[Net], last: bool) -> None:
         if not last:
             return
         for net in nets:
-            if net.state is not None and not net.plan.optional:
-                for name, parameter in net.module.named_parameters():
+            if net.state is not None:
+                for name, parameter in net.state.expected.items():
                     if parameter.grad is None and parameter.requires_grad:
                         raise NO_GRADIENT.error(f"parameter {name!r} of {net.name}")
 
@@ -67,7 +79,7 @@ def _arm(ddp: DistributedDataParallel, loss: Tensor) -> None:
     ddp.reducer.prepare_for_backward([loss] if ddp.find_unused_parameters else [])
 
 
-def _fix_buckets(ddp: DistributedDataParallel, trainable: Sequence[torch.nn.Parameter]) -> None:
+def _fix_buckets(ddp: DistributedDataParallel, trainable: Sequence[nn.Parameter]) -> None:
     """Lets the reducer settle its buckets now, by a backward in the parameters' order, instead of after the first step.
 
     Otherwise the first step of a resumed run sums in another order than the same step of an unbroken one.
