@@ -25,14 +25,13 @@ class EMA:
         self.decay = decay
         self._settle = settle  # puts the parameters back to this rank's pieces
         settle()
-        self.average: dict[str, Tensor] = {
-            name: local(p).detach().clone() for name, p in net.named_parameters()
-        }
+        # This rank's pieces, listed once, since walking a net takes its time.
+        self._weights = {name: local(p).detach() for name, p in net.named_parameters()}
+        self.average: dict[str, Tensor] = {name: weight.clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def update(self) -> None:
-        weights = [local(parameter) for parameter in self.net.parameters()]
-        torch._foreach_lerp_(list(self.average.values()), weights, 1.0 - self.decay)
+        torch._foreach_lerp_(list(self.average.values()), list(self._weights.values()), 1.0 - self.decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -46,8 +45,7 @@ class EMA:
     @torch.no_grad()
     def _swap(self) -> None:
         self._settle()
-        for name, parameter in self.net.named_parameters():
-            held = local(parameter)
+        for name, held in self._weights.items():
             kept = held.clone()
             held.copy_(self.average[name])
             self.average[name].copy_(kept)
