@@ -92,7 +92,7 @@ class Optimizer:
         self.clip_norm = clip_norm
         self.scaler = scaler
         self.on_nan = on_nan
-        self.grad_bytes = 0  # of this rank's gradients at the last step
+        self._held: list[int] = []  # the slots that had a gradient at the last step
         self.steps = 0  # steps taken, skipped ones included: the argument of ``schedule``
         self.slots, grouped = _group(self.nets, groups)
         if not self.slots:
@@ -116,15 +116,17 @@ class Optimizer:
         """Unscales, adds ``l2``, takes the norm, clips, steps and clears the gradients."""
         for slot in self._sharded:
             slot.shard.grad = local_grad(slot.parameter)
-        held = [
-            (index, slot.shard.grad) for index, slot in enumerate(self.slots) if slot.shard.grad is not None
-        ]
-        grads: list[Tensor] = [grad for _, grad in held]
-        self.grad_bytes = sum(grad.nbytes for grad in grads)
+        self._held.clear()
+        grads: list[Tensor] = []
+        for index, slot in enumerate(self.slots):
+            grad = slot.shard.grad
+            if grad is not None:
+                self._held.append(index)
+                grads.append(grad)
         if self.scaler is not None and grads:
             torch._foreach_mul_(grads, 1.0 / self.scaler.scale)
         self._add_l2()
-        norm = self._norm([index for index, _ in held], grads)
+        norm = self._norm(self._held, grads)
         skipped = self._overflowed(norm)
         if self.clip_norm is not None and grads:
             torch._foreach_mul_(grads, (self.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
@@ -140,7 +142,13 @@ class Optimizer:
     def zero_grad(self) -> None:
         for slot in self.slots:
             slot.parameter.grad = None
+        for slot in self._sharded:
             slot.shard.grad = None
+
+    @property
+    def grad_bytes(self) -> int:
+        """Of this rank's gradients at the last step."""
+        return sum(self.slots[index].shard.nbytes for index in self._held)
 
     @property
     def inner(self) -> torch.optim.Optimizer:
