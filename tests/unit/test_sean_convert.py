@@ -64,7 +64,8 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(official: dict[str, State]) 
         {n: t for n, t in state.items() if n != "up_0.ace_1.fc_mu4.bias"}, r"no up_0\.ace_1\.fc_mu4\.bias"
     )
     refused({n: t for n, t in state.items() if n != "fc.bias"}, r"no fc\.bias, which a Generator has")
+    refused({**state, "up_0.ace_1.fc_mu4.bias": torch.zeros(3)}, r"fc_mu4\.bias has shape \(3,\), unlike")
     refused({**state, "extra": torch.zeros(1)}, "extra is no tensor of a Generator")
     refused({**state, "fc.bias": torch.zeros(7)}, r"fc\.bias has shape \(7,\), not \(64,\)")
-    with pytest.raises(InputError, match=r"no fc\.weight: is this the right network's file"):
+    with pytest.raises(InputError, match=r"no fc\.weight of four axes"):
         official_config(official["discriminator"])

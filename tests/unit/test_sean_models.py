@@ -180,6 +180,21 @@ def test_two_forwards_before_one_backward() -> None:
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
+def test_bfloat16_is_near_float32_and_losses_stay_float32() -> None:
+    generator, discriminator = settled(Generator).eval(), settled(Discriminator).eval()
+    labels, image = batch(2)
+    noise = {name: torch.randn(2, *shape) for name, shape in generator.noise_shapes(64, 64).items()}
+    exact = generator(labels, image, noise=noise)
+    with torch.autocast("cpu", torch.bfloat16):
+        fake = generator(labels, image, noise=noise)
+        loss = generator_loss(discriminator(labels, fake))
+    assert fake.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    assert (fake - exact).norm() < 0.1 * exact.norm()
+    loss.sum().backward()
+    assert all(parameter.grad is not None for parameter in generator.parameters())
+
+
 def test_discriminator_judges_each_sample_by_itself() -> None:
     discriminator = settled(Discriminator).double().eval()
     labels, image = batch(3)

@@ -23,7 +23,7 @@ def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state of a ``Generator`` or ``Discriminator`` from the official one's.
 
     Raises:
-        InputError: a label's mapping is missing.
+        InputError: a label's mapping is missing, or of another shape than the others.
     """
     ours: dict[str, Tensor] = {}
     stacks: dict[str, dict[int, Tensor]] = {}
@@ -38,6 +38,11 @@ def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if label not in by_label:
                 raise InputError(
                     f"sean: official checkpoint: no {_official_name(name, label)}: is the file complete?"
+                )
+            if by_label[label].shape != by_label[0].shape:
+                raise InputError(
+                    f"sean: official checkpoint: {_official_name(name, label)} has shape "
+                    f"{tuple(by_label[label].shape)}, unlike label 0's {tuple(by_label[0].shape)}"
                 )
         ours[name] = torch.stack([by_label[label] for label in range(len(by_label))])
     return ours
@@ -104,6 +109,8 @@ def _official_name(ours: str, label: int) -> str:
 
 
 def _tensor(state: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in state:
-        raise InputError(f"sean: official checkpoint: no {name}: is this the right network's file?")
+    if name not in state or state[name].dim() != 4:
+        raise InputError(
+            f"sean: official checkpoint: no {name} of four axes: is this the right network's file?"
+        )
     return state[name]

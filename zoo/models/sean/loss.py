@@ -44,7 +44,7 @@ def feature_matching_loss(fake: Features, real: Features) -> Tensor:
     scales = []
     for fakes, reals in zip(fake, real, strict=True):
         layers = zip(fakes[:-1], reals[:-1], strict=True)
-        scales.append(torch.stack([_sample_mean((f - r.detach()).abs()) for f, r in layers]).sum(0))
+        scales.append(torch.stack([sample_mean((f - r.detach()).abs()) for f, r in layers]).sum(0))
     return torch.stack(scales).mean(0)
 
 
@@ -61,8 +61,9 @@ def _judged(prediction: Tensor, real: bool, mode: GanMode) -> Tensor:
 
 
 def _over_scales(patches: list[Tensor]) -> Tensor:
-    return torch.stack([_sample_mean(scale) for scale in patches]).mean(0)
+    return torch.stack([sample_mean(scale) for scale in patches]).mean(0)
 
 
-def _sample_mean(x: Tensor) -> Tensor:
-    return x.flatten(1).mean(1)
+def sample_mean(x: Tensor) -> Tensor:
+    """The mean of each sample, [batch], in float32 at least."""
+    return x.flatten(1).mean(1, dtype=torch.promote_types(x.dtype, torch.float32))

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from zoo.models.sean.loss import sample_mean
 from zoo_datasets.errors import InputError
 
 PERCEPTUAL_WEIGHT = 10.0  # Zhu et al. 2020, section 3.3
@@ -48,7 +49,7 @@ class PerceptualLoss(nn.Module):
             fake = stage(fake)
             with torch.no_grad():
                 real = stage(real)
-            losses.append(weight * (fake - real).abs().flatten(1).mean(1))
+            losses.append(weight * sample_mean((fake - real).abs()))
         return torch.stack(losses).sum(0)
 
 
