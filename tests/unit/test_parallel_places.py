@@ -83,7 +83,14 @@ def test_srun_without_an_address_says_what_to_set() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "near"),
-    [("dpp", "dp or ddp"), ("FSDP", "did you mean fsdp"), ("fsdpp", "fsdp"), ("zero4", "zero"), ("ddp+tpp", "tp"), ("", "unknown strategy ''")],
+    [
+        ("dpp", "dp or ddp"),
+        ("FSDP", "did you mean fsdp"),
+        ("fsdpp", "fsdp"),
+        ("zero4", "zero"),
+        ("ddp+tpp", "tp"),
+        ("", "unknown strategy ''"),
+    ],
 )
 def test_an_unknown_strategy_names_the_nearest(spec: str, near: str) -> None:
     with pytest.raises(ParallelError) as caught:
