@@ -25,9 +25,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("line", "said"),
     [
         ("trian", "unknown command 'trian'; did you mean train?"),
-        ("train", "name a model: devnet, toy"),
+        ("train", "name a model: ddpm, devnet, toy, vit"),
         ("train dvnet", "unknown model 'dvnet'; did you mean devnet?"),
-        ("train --nproc 2 toy", "the model comes first, as in `zoo train devnet --nproc ...`"),
+        ("train --nproc 2 toy", "the model comes first, as in `zoo train ddpm --nproc ...`"),
         ("train toy --parallel dpd", "unknown strategy 'dpd'; did you mean "),
         ("train toy --nproc 0", "--nproc must be at least 1, not 0"),
         ("train toy --rowz 3", "unknown option --rowz; did you mean --rows?"),

@@ -67,7 +67,8 @@ def _command(name: str) -> ModuleType:
 
 
 def _help() -> str:
-    lines = [f"  {name:<10}{_command(name).SUMMARY}" for name in COMMANDS]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {_command(name).SUMMARY}" for name in COMMANDS]
     return "\n".join(
         [
             "usage: zoo COMMAND ...",
