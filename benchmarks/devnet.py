@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parallel.interface import Parallel
-from parallel.launch import launch
+from parallel.launcher import launch
 from parallel.rng import shared_generator
 from zoo import DevNetDetector
 from zoo.models.devnet.config import DevNetConfig

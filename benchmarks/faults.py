@@ -47,7 +47,7 @@ LAYOUTS = [("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 4), ("zero1", 2), ("zer
 
 def rank_main(spec: str, rank: int, size: int, meet: str, out: str, background: bool) -> None:
     """A rank of a training that goes on where it stopped; ends as a killed one would."""
-    from parallel.launch import Options, Place
+    from parallel.launcher import Options, Place
     from parallel.setup import create
     from zoo.run import train
 

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from parallel.interface import Parallel
-from parallel.launch import launch
+from parallel.launcher import launch
 from zoo.models.vit.arch import create_vit
 from zoo.models.vit.config import ViTConfig
 from zoo.models.vit.groups import parameter_groups

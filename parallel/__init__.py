@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from parallel.batch import Batch
     from parallel.errors import ParallelError, RankError
     from parallel.interface import Parallel, StepInfo
-    from parallel.launch import launch, launch_each
+    from parallel.launcher import launch, launch_each
     from parallel.plan import Plan
 
 _WHERE = {
@@ -19,8 +19,8 @@ _WHERE = {
     "Plan": "parallel.plan",
     "RankError": "parallel.errors",
     "StepInfo": "parallel.interface",
-    "launch": "parallel.launch",
-    "launch_each": "parallel.launch",
+    "launch": "parallel.launcher",
+    "launch_each": "parallel.launcher",
 }
 
 __all__ = ["Batch", "Parallel", "ParallelError", "Plan", "RankError", "StepInfo", "launch", "launch_each"]
@@ -29,10 +29,9 @@ __all__ = ["Batch", "Parallel", "ParallelError", "Plan", "RankError", "StepInfo"
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'parallel' has no attribute {name!r}")
-    module = import_module(_WHERE[name])
-    # All of its names at once: importing parallel.launch makes the module itself the attribute "launch".
-    globals().update({own: getattr(module, own) for own, where in _WHERE.items() if where == module.__name__})
-    return globals()[name]
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

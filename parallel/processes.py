@@ -58,7 +58,7 @@ class Ranks:
         self._folder = Path()
 
     def run(self, work: tuple[Any, ...]) -> list[Any]:
-        """Calls ``parallel.launch.take_part`` with ``work`` on every rank; rank 0's values.
+        """Calls ``parallel.launcher.take_part`` with ``work`` on every rank; rank 0's values.
 
         Raises:
             what the first failing rank raised, or RankError; every rank has ended by then.
@@ -262,7 +262,7 @@ def serve() -> None:
 
 
 def _work(payload: Path, rank: int, size: int) -> Any:
-    from parallel.launch import Place, take_part
+    from parallel.launcher import Place, take_part
 
     prepared, packed = pickle.loads(payload.read_bytes())
     spawn.prepare(prepared)

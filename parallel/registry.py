@@ -42,6 +42,14 @@ class StrategyEntry:
 
 _ENTRIES: dict[str, StrategyEntry] = {}
 
+# What users of other tools ask for by these names.
+_TPU = "TPUs are reached through torch_xla, which no engine here speaks; take ddp or fsdp on GPUs or CPUs"
+_ELSEWHERE = {
+    "tpu": _TPU,
+    "xla": _TPU,
+    "pipeline": "no engine here cuts a model into stages; take fsdp, tp or fsdp+tp",
+}
+
 
 def register(entry: StrategyEntry) -> StrategyEntry:
     """Adds a strategy for this process and the ranks it starts; a name that another has is an error."""
@@ -98,6 +106,8 @@ def resolve(spec: str) -> list[StrategyEntry]:
         return [_ENTRIES[spec]]
     names = spec.split("+")
     for name in names:
+        if name.lower() in _ELSEWHERE:
+            raise ParallelError(f"strategy {name!r} cannot run here: {_ELSEWHERE[name.lower()]}")
         if name not in _ENTRIES:
             near = difflib.get_close_matches(name.lower(), _ENTRIES, n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -124,9 +134,15 @@ def in_one_process(spec: str) -> bool:
     return resolve(spec)[0].kind == "replicas"
 
 
-def check_ranks(spec: str, nproc: int) -> None:
-    """Raises where a spec cannot run on ``nproc`` ranks."""
+def check_ranks(spec: str, nproc: int, tp: int | None = None) -> None:
+    """Raises where a spec cannot run on ``nproc`` ranks, of which ``tp`` share a model."""
     found = resolve(spec)
+    if tp is not None and all(entry.kind != "tensor" for entry in found):
+        raise ParallelError(
+            f"--tp {tp} with strategy {spec!r}, which splits no layers: take tp, ddp+tp or fsdp+tp"
+        )
+    if tp is not None and nproc % tp:
+        raise ParallelError(f"--tp {tp} does not divide the {nproc} ranks of strategy {spec!r}")
     if nproc < 1:
         raise ParallelError(f"--nproc is {nproc}; it must be at least 1")
     if found[0].kind == "one" and nproc != 1:
@@ -143,4 +159,11 @@ def check_ranks(spec: str, nproc: int) -> None:
 @cache
 def _load_entry_points() -> None:
     for point in entry_points(group=ENTRY_POINTS):
-        register(point.load())
+        try:
+            register(point.load())
+        except Exception as error:  # another package's code: whatever it raises, say whose it is
+            whose = point.dist.name if point.dist is not None else "an installed package"
+            raise ParallelError(
+                f"strategy {point.name!r} of {whose} cannot be loaded ({point.value}): "
+                f"{type(error).__name__}: {error}; mend or uninstall it"
+            ) from error

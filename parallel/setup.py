@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from parallel import registry
 from parallel.errors import ParallelError, RankError
-from parallel.launch import Options, Place
+from parallel.launcher import Options, Place
 from parallel.mesh import DATA_AXES, lay_out
 from parallel.progress import Progress
 from parallel.strategy import Strategy
@@ -31,10 +31,6 @@ def create(spec: str, options: Options, place: Place) -> Strategy:
     sizes = {"tensor": _tensor_size(spec, options.tp, place.size, len(axes))} if "tensor" in axes else {}
     if axes == list(DATA_AXES):
         sizes["replicate"] = 2
-    if "tensor" not in axes and options.tp is not None:
-        raise ParallelError(
-            f"--tp {options.tp} with strategy {spec!r}, which splits no layers: take tp, ddp+tp or fsdp+tp"
-        )
     try:
         world = lay_out(axes, place.rank, place.size, place.local_rank, device, sizes, options.replicas)
         return Strategy(
@@ -71,8 +67,6 @@ def choose_device(asked: str | None, local_rank: int) -> torch.device:
 def _tensor_size(spec: str, tp: int | None, size: int, axes: int) -> int:
     if tp is None:
         return size if axes == 1 else 2
-    if size % tp:
-        raise ParallelError(f"--tp {tp} does not divide the {size} ranks of strategy {spec!r}")
     return tp
 
 

@@ -31,7 +31,7 @@ class Pool:
 
         Args:
             function: a module-level function of a test module.
-            options: fields of :class:`parallel.launch.Options`, such as ``precision="fp64"``.
+            options: fields of :class:`parallel.launcher.Options`, such as ``precision="fp64"``.
         """
         self._start(n)
         with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +95,7 @@ class Pool:
 
 
 def _serve(connection: Connection) -> None:
-    from parallel.launch import Options, Place
+    from parallel.launcher import Options, Place
     from parallel.setup import create
 
     while True:

@@ -21,7 +21,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from parallel.interface import Parallel
-from parallel.launch import launch
+from parallel.launcher import launch
 from zoo import DevNetDetector
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.trainer import DevNetTrainer

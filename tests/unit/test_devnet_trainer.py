@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from parallel.interface import Parallel
-from parallel.launch import launch
+from parallel.launcher import launch
 from zoo.fill import from_dict
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.model import DevNet

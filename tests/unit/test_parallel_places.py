@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parallel import registry
 from parallel.errors import ParallelError
-from parallel.launch import Options, Place, find_launch
+from parallel.launcher import Options, Place, find_launch
 from parallel.mesh import World, axis_sizes, lay_out
 from parallel.registry import StrategyEntry
 from parallel.setup import choose_device

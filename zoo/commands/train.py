@@ -102,7 +102,7 @@ def _with_restarts(entry: ModelEntry, config: TrainConfig) -> dict[str, Any] | N
     left = config.max_restarts
     if not left:
         return on_ranks(train, config, entry, config)
-    from parallel.launch import find_launch
+    from parallel.launcher import find_launch
 
     if (place := find_launch()) is not None:
         raise InputError(f"--max-restarts under {place.found}: let it restart, with --out DIR --resume here")

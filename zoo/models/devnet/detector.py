@@ -73,7 +73,7 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
             ValueError: one class only, more than two, or two words in an order that would turn them round; NaN
                 or infinity in X (row and column are named); an option out of range.
         """
-        from parallel.launch import launch
+        from parallel.launcher import launch
 
         X, y = self._validated(X, y)
         self.classes_, labels = _two_classes(y)

@@ -148,7 +148,7 @@ def _turn(spec: str, nproc: int | None, options: Options, place: Place | None) -
         nproc = 1 if one else place.size
     elif nproc is None:
         nproc = registry.default_ranks(spec, _devices(spec, options.device))
-    registry.check_ranks(spec, nproc)
+    registry.check_ranks(spec, nproc, options.tp)
     if registry.in_one_process(spec):
         return _Turn(spec, replace(options, replicas=nproc), 1)
     return _Turn(spec, options, nproc)
