@@ -113,7 +113,7 @@ def test_own_model_is_trained_by_one_rank_and_by_two(
     losses = [
         [
             json.loads(line)["loss"]
-            for line in (Path(result["run"]) / "metrics.jsonl").open()
+            for line in (Path(result["run"]) / "metrics.jsonl").read_text().splitlines()
             if "loss" in line
         ]
         for result in results
