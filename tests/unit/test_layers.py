@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from parallel.registry import entries
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -83,15 +85,17 @@ def test_the_import_contracts_catch(source: str, target: str, tmp_path: Path) ->
     assert f"{source}.deep.wrong -> {target}" in caught.stdout
 
 
+STRATEGIES = {entry.engine.partition(":")[0] for entry in entries() if isinstance(entry.engine, str)}
+STRATEGIES |= {"parallel.strategy", "parallel.engine"}
+
+
 def questions_about_strategies(source: str) -> Iterator[str]:
-    """Every `isinstance` or `issubclass` in `source` against something imported from `parallel`, but its errors."""
+    """Every `isinstance` or `issubclass` in `source` against a strategy or an engine of `parallel`."""
     tree = ast.parse(source)
     imported: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "parallel":
-            imported.update(
-                alias.asname or alias.name for alias in node.names if not alias.name.endswith("Error")
-            )
+        if isinstance(node, ast.ImportFrom) and (node.module or "") in STRATEGIES:
+            imported.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
             imported.update(
                 (alias.asname or alias.name).split(".")[0]
