@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +14,13 @@ from zoo_datasets.errors import InputError, shown
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "BadImageError", "read_image"]
+__all__ = ["SUFFIXES", "BadImageError", "opened_image", "read_image"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 class BadImageError(InputError):
-    """A file that holds no image that can be read."""
+    """A file that holds no image, or label map, that can be used."""
 
     def __init__(self, message: str) -> None:
         # A data loader hands over its worker's whole traceback: the message is its last line.
@@ -26,7 +28,10 @@ class BadImageError(InputError):
         super().__init__(last.removeprefix(f"{__name__}.{type(self).__qualname__}: "))
 
 
-def read_image(path: Path, channels: int) -> np.ndarray:
+REMEDY = "repair or remove it"
+
+
+def read_image(path: Path, channels: int, remedy: str = REMEDY) -> np.ndarray:
     """An image, uint8 [channels, height, width].
 
     Palettes are looked up, CMYK is converted, transparency is laid over white, 16 bits become 8, and a camera's
@@ -34,25 +39,39 @@ def read_image(path: Path, channels: int) -> np.ndarray:
 
     Args:
         channels: 1 for grey, 3 for RGB.
+        remedy: what the message says to do about a bad file.
 
     Raises:
         BadImageError: damaged, no image, or of a mode that has no agreed range; names the file.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
+
+    with opened_image(path, remedy) as file:
+        image = _as_8_bits(ImageOps.exif_transpose(file))
+        pixels = np.array(image.convert("L" if channels == 1 else "RGB"))
+    return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+
+
+@contextmanager
+def opened_image(path: Path, remedy: str = REMEDY) -> Iterator[Image]:
+    """An image file, not decoded yet; what goes wrong on the way becomes an error that names it.
+
+    Raises:
+        BadImageError: see :func:`read_image`.
+    """
+    from PIL import Image
 
     try:
         with Image.open(path) as file:
-            image = _as_8_bits(ImageOps.exif_transpose(file))
-            pixels = np.array(image.convert("L" if channels == 1 else "RGB"))
+            yield file
+    except BadImageError:
+        raise
     except FileNotFoundError:
         raise BadImageError(f"{path}: no such file") from None
     except Exception as error:  # on garbage the decoders raise whatever comes up
         reason = " ".join(str(error).split()) or type(error).__name__
         reason = reason.replace(str(path), "it").replace(repr(str(path)), "it")
-        raise BadImageError(
-            f"{path}: no image that can be read ({reason}); repair or remove it, or train with --skip-bad"
-        ) from None
-    return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+        raise BadImageError(f"{path}: no image that can be read ({reason}); {remedy}") from None
 
 
 def _as_8_bits(image: Image) -> Image:

@@ -77,7 +77,7 @@ class FileImages(Images):
     paths: Sequence[Path]
 
     def read(self, row: int, channels: int) -> np.ndarray:
-        return read_image(self.paths[row], channels)
+        return read_image(self.paths[row], channels, "repair or remove it, or train with --skip-bad")
 
     def take(self, rows: np.ndarray) -> FileImages:
         return replace(self, paths=[self.paths[row] for row in rows], labels=self.labels[rows])
