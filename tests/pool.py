@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -95,9 +96,12 @@ class Pool:
 
 
 def _serve(connection: Connection) -> None:
+    import parallel.testing
     from parallel.launcher import Options, Place
     from parallel.setup import create
 
+    assert parallel.testing  # with it, all that a case needs of torch is there
+    gc.freeze()  # what a strategy collects when it is closed is then little to look through
     while True:
         try:
             sys.path[:] = connection.recv()  # first, since the request names functions of test modules
