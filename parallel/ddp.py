@@ -15,6 +15,11 @@ from parallel.engine import Engine
 from parallel.net import Net
 from parallel.refusals import NO_GRADIENT
 
+DDP_OPTIONS = {
+    "init_sync": False,
+    "gradient_as_bucket_view": True,  # else the buckets are a second copy of all gradients
+}
+
 
 @dataclass
 class _State:
@@ -40,16 +45,16 @@ class DDP(Engine):
         }
         if not trainable:
             return
-        ddp = DistributedDataParallel(
-            net.module,
-            process_group=self.world.data,
-            init_sync=False,
-            gradient_as_bucket_view=True,  # else the buckets are a second copy of all gradients
-            find_unused_parameters=bool(net.plan.optional),
-        )
+        ddp = self.replicate(net.module, bool(net.plan.optional))
         if not net.plan.optional:
             _fix_buckets(ddp, list(trainable.values()))
         net.state = _State(ddp, {} if net.plan.optional else trainable)
+
+    def replicate(self, module: nn.Module, find_unused: bool) -> DistributedDataParallel:
+        """The module in DDP's hands; every rank's replica is the same already."""
+        return DistributedDataParallel(
+            module, process_group=self.world.data, find_unused_parameters=find_unused, **DDP_OPTIONS
+        )
 
     def grad_factor(self) -> float:
         return float(self.world.data_size)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from parallel.mesh import World
 from parallel.net import Net
+
+if TYPE_CHECKING:
+    from parallel.launcher import Options
 
 
 class Engine:
@@ -30,11 +33,22 @@ class Engine:
     def __init__(self, world: World) -> None:
         self.world = world
 
+    def configure(self, options: Options) -> None:
+        """Called once, before anything is placed: what ``launch`` was asked for.
+
+        Raises:
+            ParallelError: the engine cannot do so here, or its own configuration contradicts the contract.
+        """
+
     def place(self, net: Net) -> None:
         """Spreads the module's parameters, in place; every rank holds rank 0's weights when it is called."""
 
     def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
         """Called before each backward through ``nets``; gradients are to be summed over ranks when ``last``."""
+
+    def backward(self, nets: Sequence[Net], loss: Tensor, seed: Tensor) -> None:
+        """Adds ``seed`` times the loss's gradients to the parameters'; ``seed`` (0-d) carries all factors and scales."""
+        loss.backward(gradient=seed)
 
     def after_backward(self, nets: Sequence[Net], last: bool) -> None:
         """Called after it."""

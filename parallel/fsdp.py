@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -43,10 +44,14 @@ class FSDP(Engine):
 
     def place(self, net: Net) -> None:
         assert self.world.mesh is not None
+        self.shard(net, self.world.mesh[self.axes] if len(self.axes) > 1 else self.world.mesh[self.axes[0]])
+
+    def shard(self, net: Net, mesh: DeviceMesh) -> None:
+        """Cuts the module over the ranks of the mesh, unit by unit."""
         units = [module for _, module in match(net.module, *net.plan.units)]
         _refuse_ties(net.module, units)
         options: dict[str, Any] = {
-            "mesh": self.world.mesh[self.axes] if len(self.axes) > 1 else self.world.mesh[self.axes[0]],
+            "mesh": mesh,
             "offload_policy": CPUOffloadPolicy(pin_memory=self.world.device.type == "cuda")
             if self.offload
             else OffloadPolicy(),

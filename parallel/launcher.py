@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallel import registry
+from parallel.adapters import config as engine_configs
+from parallel.adapters.config import EngineConfig
 from parallel.errors import ParallelError
 from parallel.processes import Ranks
 
@@ -28,6 +31,7 @@ class Options:
     timeout: float = 1800.0
     on_nan: str | None = None
     replicas: int = 1
+    engine_config: EngineConfig | None = None
 
     def __post_init__(self) -> None:
         precisions = ("fp64", "fp32", "bf16-mixed", "fp16-mixed")
@@ -80,6 +84,7 @@ def launch(
     device: str | None = None,
     timeout: float = 1800.0,
     on_nan: str | None = None,
+    engine_config: str | Path | None = None,
     in_place: bool = True,
 ) -> Any:
     """Calls ``main(p, *args)`` on every rank and returns rank 0's value.
@@ -96,6 +101,7 @@ def launch(
         timeout: seconds that a rank waits for the others before it gives up, and the run ends.
         on_nan: what a gradient with NaN or infinity does: "stop" raises NonFiniteError, "skip" leaves the step out.
             None lets it into the weights, and asks nothing of the device.
+        engine_config: a file in the form of the engine behind the strategy (DeepSpeed's JSON, Accelerate's YAML).
         in_place: False starts a process for a single rank too, so that this one outlives it.
 
     Raises:
@@ -109,6 +115,7 @@ def launch(
         nproc,
         Options(precision, accumulate, tp, local_batchnorm, compile, device, timeout, on_nan),
         place,
+        engine_config,
     )
     if place is not None and turn.size != place.size:
         raise ParallelError(f"strategy {spec!r} is one process, and {place.found} started {place.size}")
@@ -121,24 +128,44 @@ def launch_each(
     *args: Any,
     nproc: int | None = None,
     tp: int | None = None,
+    engine_config: str | Path | None = None,
     **options: Any,
 ) -> list[Any]:
     """:func:`launch` for several strategies in turn, by processes that start once: rank 0's value of each.
 
-    ``nproc`` is for the strategies that have ranks or replicas, ``tp`` for those that split layers; "single" may
-    be among them. The other options are :func:`launch`'s.
+    ``nproc`` is for the strategies that have ranks or replicas, ``tp`` for those that split layers, ``engine_config`` for
+    those that another project's engine carries; "single" may be among them. The other options are :func:`launch`'s.
     """
     place = find_launch()
     turns = []
+    takers = [spec for spec in specs if registry.config_form(spec)] or specs
     for spec in specs:
         kinds = {entry.kind for entry in registry.resolve(spec)}
         degree = tp if "tensor" in kinds else None
-        turns.append(_turn(spec, None if "one" in kinds else nproc, Options(tp=degree, **options), place))
+        own = engine_config if spec in takers else None
+        turns.append(
+            _turn(spec, None if "one" in kinds else nproc, Options(tp=degree, **options), place, own)
+        )
     return _run_turns(main, args, turns, place)
 
 
-def _turn(spec: str, nproc: int | None, options: Options, place: Place | None) -> _Turn:
+def _turn(
+    spec: str,
+    nproc: int | None,
+    options: Options,
+    place: Place | None,
+    engine_config: str | Path | None = None,
+) -> _Turn:
     """Checks what can be checked before a rank starts."""
+    registry.check_installed(spec)
+    if engine_config is not None:
+        form = registry.config_form(spec)
+        if not form:
+            raise ParallelError(
+                f"--engine-config {engine_config} with strategy {spec!r}, which has no configuration of its own: "
+                "leave it out"
+            )
+        options = replace(options, engine_config=engine_configs.read(engine_config, form))
     one = registry.resolve(spec)[0].kind == "one"
     if place is not None:
         if nproc is not None and nproc != place.size:

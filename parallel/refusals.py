@@ -10,6 +10,24 @@ from dataclasses import dataclass
 from parallel.errors import ParallelError
 
 ALL = ("*",)
+BY_REDUCER = (
+    "ddp",
+    "zero1",
+    "ddp+tp",
+    "accelerate-ddp",
+    "fabric-ddp",
+)  # gradients are summed by DDP's reducer
+FULLY_SHARDED = (
+    "fsdp",
+    "zero2",
+    "zero3",
+    "zero3-offload",
+    "hsdp",
+    "fsdp+tp",
+    "accelerate-fsdp",
+    "fabric-fsdp",
+)
+TENSOR_PARALLEL = ("tp", "ddp+tp", "fsdp+tp")
 
 
 @dataclass(frozen=True)
@@ -68,37 +86,37 @@ RECOMPUTED_REPLICAS = Refusal(
     "take ddp",
 )
 TIES_ACROSS_UNITS = Refusal(
-    ("fsdp", "zero2", "zero3", "zero3-offload", "hsdp", "fsdp+tp"),
+    FULLY_SHARDED,
     "one tensor in two wrap units",
     "fully_shard gathers and frees each unit by itself",
     "leave one of the units out of Plan.units, so that both are gathered with the root",
 )
 NOTHING_TO_CUT = Refusal(
-    ("tp", "ddp+tp", "fsdp+tp"),
+    TENSOR_PARALLEL,
     "a model without Plan.tensor",
     "no layer would be split, and every rank would do the whole work",
     "take a strategy without tp",
 )
 GROUPED_CONVOLUTION = Refusal(
-    ("tp", "ddp+tp", "fsdp+tp"),
+    TENSOR_PARALLEL,
     "a grouped convolution",
     "its input channels belong to groups, which a cut by channel would part",
     "leave it out of Plan.tensor",
 )
 CUT_TIE = Refusal(
-    ("tp", "ddp+tp", "fsdp+tp"),
+    TENSOR_PARALLEL,
     "cutting one of two tied weights",
     "each rank would hold a slice and the whole, which are no longer one tensor",
     "leave the layer out of Plan.tensor",
 )
 WHOLE_TENSOR_OPTIMIZER = Refusal(
-    ("fsdp", "zero2", "zero3", "zero3-offload", "hsdp", "tp", "ddp+tp", "fsdp+tp"),
+    (*FULLY_SHARDED, "tp", "ddp+tp"),
     "an optimizer that is not elementwise (LBFGS, Adafactor, Muon)",
     "what it computes of a shard is not a shard of what it computes of the whole tensor",
     "use SGD or one of Adam's family, or a strategy that does not shard",
 )
 NO_GRADIENT = Refusal(
-    ("ddp", "zero1", "ddp+tp"),
+    BY_REDUCER,
     "a trainable parameter that a step does not use",
     "DDP's reducer waits for every parameter of a bucket before it sums it",
     "name its module in Plan(optional=...) if some steps skip it on all ranks, else freeze it with requires_grad_(False)",

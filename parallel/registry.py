@@ -8,11 +8,33 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from parallel.errors import ParallelError
 
 ENTRY_POINTS = "parallel_zoo.strategies"
+
+
+@dataclass(frozen=True)
+class Library:
+    """Another project's engine, which one of this package's extras installs.
+
+    Attributes:
+        name: what it is called. extra: what installs it. module: what it is imported as.
+        config: how its own configuration is written, "json" or "yaml"; empty where no file can be handed through.
+    """
+
+    name: str
+    extra: str
+    module: str
+    config: str = ""
+
+    def missing(self) -> str:
+        """Why it cannot be used, and what to do; empty where it is there. Imports nothing."""
+        if find_spec(self.module) is None:
+            return f'{self.name} is not installed: pip install "parallel-zoo[{self.extra}]"'
+        return ""
 
 
 @dataclass(frozen=True)
@@ -25,6 +47,7 @@ class StrategyEntry:
         kind: "one" process; "replicas" in one process; "data" cuts the global batch over ranks; "tensor" cuts
             layers. A combination joins one "data" and one "tensor".
         ranks: how many ranks it needs at least to be what it says.
+        library: what it needs beside torch.
     """
 
     name: str
@@ -32,8 +55,20 @@ class StrategyEntry:
     engine: str | type[Any]
     kind: str = "data"
     ranks: int = 1
+    library: Library | None = None
+
+    def missing(self) -> str:
+        """Why it cannot run in this environment, and what to do; empty where it can."""
+        return "" if self.library is None else self.library.missing()
 
     def load(self) -> type[Any]:
+        """The engine's class.
+
+        Raises:
+            ParallelError: the library behind it is not installed.
+        """
+        if why := self.missing():
+            raise ParallelError(f"strategy {self.name!r}: {why}")
         if not isinstance(self.engine, str):
             return self.engine
         module, _, attribute = self.engine.partition(":")
@@ -41,6 +76,10 @@ class StrategyEntry:
 
 
 _ENTRIES: dict[str, StrategyEntry] = {}
+
+DEEPSPEED = Library("DeepSpeed", "deepspeed", "deepspeed", config="json")
+ACCELERATE = Library("Accelerate", "accelerate", "accelerate", config="yaml")
+FABRIC = Library("Lightning Fabric", "fabric", "lightning_fabric")
 
 # What users of other tools ask for by these names.
 _TPU = "TPUs are reached through torch_xla, which no engine here speaks; take ddp or fsdp on GPUs or CPUs"
@@ -79,6 +118,37 @@ for _entry in (
         "hsdp", "sharded within groups of ranks, replicated over them (FSDP2)", "parallel.fsdp:HSDP", ranks=4
     ),
     StrategyEntry("tp", "layers split over the ranks", "parallel.tensor:TensorParallel", "tensor"),
+    *(
+        StrategyEntry(
+            f"deepspeed-zero{stage}{'-offload' * offload}",
+            f"ZeRO stage {stage} by DeepSpeed{', its states in host memory' * offload}",
+            f"parallel.adapters.deepspeed:DeepSpeedZeRO{stage}{'Offload' * offload}",
+            library=DEEPSPEED,
+        )
+        for stage in (1, 2, 3)
+        for offload in (False, True)
+    ),
+    StrategyEntry(
+        "accelerate-ddp",
+        "ddp, set up by Accelerate",
+        "parallel.adapters.accelerate:AccelerateDDP",
+        library=ACCELERATE,
+    ),
+    StrategyEntry(
+        "accelerate-fsdp",
+        "fsdp, set up by Accelerate (GPUs only)",
+        "parallel.adapters.accelerate:AccelerateFSDP",
+        library=ACCELERATE,
+    ),
+    StrategyEntry(
+        "fabric-ddp", "ddp, set up by Lightning Fabric", "parallel.adapters.fabric:FabricDDP", library=FABRIC
+    ),
+    StrategyEntry(
+        "fabric-fsdp",
+        "fsdp, set up by Lightning Fabric (its ModelParallelStrategy)",
+        "parallel.adapters.fabric:FabricFSDP",
+        library=FABRIC,
+    ),
 ):
     register(_entry)
 
@@ -113,6 +183,12 @@ def resolve(spec: str) -> list[StrategyEntry]:
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ParallelError(f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)})")
     found = [_ENTRIES[name] for name in names]
+    for entry in found:
+        if entry.library is not None:
+            raise ParallelError(
+                f"strategy {spec!r}: {entry.name}, which {entry.library.name} carries, combines with nothing; "
+                "take ddp+tp or fsdp+tp"
+            )
     if sorted(entry.kind for entry in found) != ["data", "tensor"]:
         raise ParallelError(
             f"strategy {spec!r}: a combination is one that cuts the batch and one that cuts layers, as ddp+tp"
@@ -132,6 +208,18 @@ def default_ranks(spec: str, devices: int) -> int:
 def in_one_process(spec: str) -> bool:
     """Whether ``nproc`` counts replicas in this process rather than ranks."""
     return resolve(spec)[0].kind == "replicas"
+
+
+def check_installed(spec: str) -> None:
+    """Raises where a library that a spec needs is not installed."""
+    for entry in resolve(spec):
+        if why := entry.missing():
+            raise ParallelError(f"strategy {spec!r}: {why}")
+
+
+def config_form(spec: str) -> str:
+    """How the configuration of the engine behind a spec is written, "json" or "yaml"; empty where it has none."""
+    return next((entry.library.config for entry in resolve(spec) if entry.library is not None), "")
 
 
 def check_ranks(spec: str, nproc: int, tp: int | None = None) -> None:

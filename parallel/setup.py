@@ -33,9 +33,12 @@ def create(spec: str, options: Options, place: Place) -> Strategy:
         sizes["replicate"] = 2
     try:
         world = lay_out(axes, place.rank, place.size, place.local_rank, device, sizes, options.replicas)
+        engines = [cls(world) for cls in classes]
+        for engine in engines:
+            engine.configure(options)
         return Strategy(
             spec,
-            [cls(world) for cls in classes],
+            engines,
             world,
             precision=options.precision,
             accumulate=options.accumulate,

@@ -213,7 +213,7 @@ class Strategy(Parallel):
         reduce = last and not kept
         for engine in self.engines:
             engine.before_backward(opt.nets, loss, reduce)
-        loss.backward(gradient=self._seed(loss, opt))
+        self.engines[-1].backward(opt.nets, loss, self._seed(loss, opt))
         for engine in self.engines:
             engine.after_backward(opt.nets, reduce)
         if kept:

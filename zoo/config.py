@@ -58,6 +58,8 @@ class LaunchConfig:
     """ranks; every GPU unless given, and 2 on a machine without"""
     tp: int | None = None
     """ranks that share one model, where the strategy splits layers"""
+    engine_config: Path | None = None
+    """configuration of the engine behind the strategy: DeepSpeed's JSON or Accelerate's YAML"""
 
     def __post_init__(self) -> None:
         for name in ("nproc", "tp"):
@@ -66,7 +68,7 @@ class LaunchConfig:
 
     def launch_options(self) -> dict[str, Any]:
         """Keyword arguments of ``parallel.launch``."""
-        return {"nproc": self.nproc, "tp": self.tp}
+        return {"nproc": self.nproc, "tp": self.tp, "engine_config": self.engine_config}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from contract_matrix import LAYOUTS, Layout
 from pool import Pool
 from torch import Tensor, nn
 
-from parallel import refusals
+from parallel import refusals, registry
 from parallel.errors import ParallelError
 from parallel.interface import Parallel
 from parallel.plan import Plan
@@ -165,7 +165,8 @@ def test_every_refusal_is_attempted() -> None:
 
 
 def test_every_strategy_that_is_named_is_in_the_matrix() -> None:
-    known = {layout.spec for layout in LAYOUTS}
+    adapters = {entry.name for entry in registry.entries() if entry.library is not None}
+    known = {layout.spec for layout in LAYOUTS} | adapters  # which tests/adapters holds to their words
     assert all(set(refusal.strategies) - {"*"} <= known for refusal in REFUSALS)
 
 

@@ -21,10 +21,16 @@ def run(argv: list[str]) -> Outcome:
 
     from_flags(ListConfig, argv, prog="zoo list", description=SUMMARY)
     models = {name: registry.get(name).summary for name in registry.list_models()}
-    strategies = {entry.name: entry.summary for entry in entries()}
-    text = "\n".join(["models:", *_table(models), "", "strategies (--parallel):", *_table(strategies)])
-    result = {"models": _named(models), "strategies": _named(strategies)}
-    return Outcome(result, text)
+    found = entries()
+    strategies = {entry.name: entry.summary for entry in found}
+    missing = {entry.name: entry.missing() for entry in found}
+    usable = {name: summary for name, summary in strategies.items() if not missing[name]}
+    lines = ["models:", *_table(models), "", "strategies (--parallel):", *_table(usable)]
+    if any(missing.values()):
+        lines += ["", "strategies that cannot run here:"]
+        lines += _table({name: why for name, why in missing.items() if why})
+    named = [{**row, "missing": missing[row["name"]] or None} for row in _named(strategies)]
+    return Outcome({"models": _named(models), "strategies": named}, "\n".join(lines))
 
 
 def _table(summaries: dict[str, str]) -> list[str]:

@@ -69,7 +69,7 @@ class _GoingOn:
             raise InputError(f"--resume {self.run}: is a run of another model than {model}")
         dropped = ["out", "resume"]
         if any(word.split("=")[0] == "--parallel" for word in argv):
-            dropped += ["parallel", "nproc", "tp"]
+            dropped += ["parallel", "nproc", "tp", "engine_config"]
         return {name: value for name, value in options.items() if name not in dropped}
 
 

@@ -13,7 +13,16 @@ from zoo_datasets.errors import InputError, shown
 ZOO_YML = "zoo.yml"  # what messages call the defaults
 
 # How work is spread and computed, which a project decides for all its nodes; the rest belongs to a model.
-DEFAULTS = ("parallel", "nproc", "tp", "precision", "accumulate", "compile", "local_batchnorm")
+DEFAULTS = (
+    "parallel",
+    "nproc",
+    "tp",
+    "engine_config",
+    "precision",
+    "accumulate",
+    "compile",
+    "local_batchnorm",
+)
 
 C = TypeVar("C")
 Values = Mapping[str, Any]

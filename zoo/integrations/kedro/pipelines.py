@@ -30,7 +30,7 @@ def anomaly_detection(*, namespace: str | None = None, **options: Any) -> Pipeli
         options: of the training, such as ``parallel="ddp"``; ``params:training`` overrules them.
     """
     # To start ranks takes longer than to score a table.
-    alone: dict[str, Any] = {"parallel": "single", "nproc": None, "tp": None}
+    alone: dict[str, Any] = {"parallel": "single", "nproc": None, "tp": None, "engine_config": None}
     nodes = [
         split_node(parameters=_TRAINING, **options),
         train_node("devnet", evaluation="evaluation_rows", parameters=_TRAINING, **options),
