@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from parallel.engine import Engine
 from parallel.net import Net
 from parallel.refusals import NO_GRADIENT
 
-DDP_OPTIONS = {
+DDP_OPTIONS: dict[str, Any] = {
     "init_sync": False,
     "gradient_as_bucket_view": True,  # else the buckets are a second copy of all gradients
 }
