@@ -47,7 +47,7 @@ $(VENV)/installed: $(INPUTS) | $(VENV)/created
 
 $(VENV)/installed-test: $(INPUTS) | $(VENV)/created
 	@echo "Installing into $(VENV) with the test tools (PyTorch is large: the first time takes some minutes)"
-	$(PIP_INSTALL) --editable ".[test]"
+	$(PIP_INSTALL) --editable ".[test,parquet,kedro]"
 	@touch $@ $(VENV)/installed
 
 $(VENV)/created:
