@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from zoo import registry
+from zoo.config import LaunchConfig
 from zoo.integrations.kedro import functions, hooks, nodes, options, pipelines
 from zoo.integrations.kedro.handover import handing_over
 from zoo_datasets import load_tabular, read_table
@@ -41,6 +42,10 @@ def frame(rows: int = 40) -> pd.DataFrame:
     generator = np.random.default_rng(0)
     y = (np.arange(rows) % 5 == 0).astype(int)
     return pd.DataFrame(generator.normal(size=(rows, 3)) + y[:, None], columns=["a", "b", "c"]).assign(y=y)
+
+
+def handed_over(names: dict[str, str]) -> Any:
+    return handing_over(names, LaunchConfig())
 
 
 def train_config(defaults: Any = (), keywords: Any = (), parameters: Any = (), has_data: bool = True) -> Any:
@@ -117,7 +122,7 @@ numbers = st.floats(width=64, allow_nan=False, min_value=-1e30, max_value=1e30)
 
 @given(arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=numbers))
 def test_an_array_reaches_the_ranks_with_all_its_digits(values: np.ndarray) -> None:
-    with handing_over({"data": "mine"}) as handover:
+    with handed_over({"data": "mine"}) as handover:
         table = read_table(handover.one("data", values), need_label=False)
     # The reader parses to 64 bits, to within a unit in the last place, and rounds to 32.
     np.testing.assert_allclose(table.x, values.astype(np.float32), rtol=1.2e-7, atol=1e-45)
@@ -130,7 +135,7 @@ def test_an_array_reaches_the_ranks_with_all_its_digits(values: np.ndarray) -> N
 def test_a_pair_is_a_table_with_labels_whatever_their_type(labels: list[Any]) -> None:
     x, y = np.arange(6.0).reshape(3, 2), np.array([labels[0], labels[1], labels[0]])
     for features in (x, pd.DataFrame(x, columns=["a", "b"])):
-        with handing_over({}) as handover:
+        with handed_over({}) as handover:
             table = read_table(handover.one("data", (features, y)))
         assert table.y is not None
         assert table.y.tolist() == [0, 1, 0]
@@ -139,14 +144,14 @@ def test_a_pair_is_a_table_with_labels_whatever_their_type(labels: list[Any]) ->
 
 def test_rows_to_train_and_to_evaluate_on_are_a_folder(tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "mine.csv", index=False)
-    with handing_over({}) as handover:
+    with handed_over({}) as handover:
         data = load_tabular(handover.pair(tmp_path / "mine.csv", frame(30)))
     assert (len(data.train), len(data.eval)) == (40, 30)
     assert np.array_equal(data.train.x, frame()[["a", "b", "c"]].to_numpy(np.float32))
 
 
 def test_a_path_stays_where_it_is(tmp_path: Path) -> None:
-    with handing_over({}) as handover:
+    with handed_over({}) as handover:
         assert handover.one("data", tmp_path) == tmp_path
         assert handover.one("data", str(tmp_path)) == tmp_path
 
@@ -166,7 +171,7 @@ def test_a_path_stays_where_it_is(tmp_path: Path) -> None:
     ids=["NaN", "empty", "list", "vector", "labels"],
 )
 def test_bad_data_is_called_what_the_catalog_calls_it(value: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught, handing_over({"data": "hospital.rows"}) as handover:
+    with pytest.raises(InputError) as caught, handed_over({"data": "hospital.rows"}) as handover:
         read_table(handover.one("data", value))
     assert str(caught.value).startswith(message)
 
@@ -176,12 +181,12 @@ def test_bad_rows_of_a_pair_are_told_apart(tmp_path: Path) -> None:
     for rows, name in (((frame(), bad), "rows_e, row 1"), ((bad, frame()), "rows_t, row 1")):
         with (
             pytest.raises(InputError, match=name),
-            handing_over({"data": "rows_t", "evaluation": "rows_e"}) as handover,
+            handed_over({"data": "rows_t", "evaluation": "rows_e"}) as handover,
         ):
             load_tabular(handover.pair(*rows))
     with (
         pytest.raises(InputError, match="rows_t: no such file"),
-        handing_over({"data": "rows_t"}) as handover,
+        handed_over({"data": "rows_t"}) as handover,
     ):
         handover.pair(tmp_path / "gone.csv", frame())
 

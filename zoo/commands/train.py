@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from parallel.errors import NonFiniteError, ParallelError
-from zoo.checkpoint import checkpoints_of, is_complete
 from zoo.commands.model import help_of, model_of
 from zoo.commands.outcome import STOPPED, Outcome, on_ranks, shown_metrics, shown_trace
-from zoo.config import TrainConfig
-from zoo.fill import MODEL_KEY, read_yaml
-from zoo.flags import from_flags
+from zoo.config import OptionError, TrainConfig
+from zoo.flags import flag, from_flags
 from zoo.keeper import SaveError
 from zoo.registry import ModelEntry
-from zoo.run import CONFIG, check_free, create_folder, train
+from zoo.resume import GoingOn, going_on
+from zoo.run import check_free, create_folder, train
 from zoo_datasets.errors import InputError
 
 SUMMARY = "train a model"
@@ -28,7 +27,12 @@ def run(argv: list[str]) -> Outcome | None:
     if (shown := help_of("train", argv)) is not None:
         return shown
     entry = model_of("train", argv)
-    going_on = _going_on(argv[1:])
+    given = {"parallel"} if any(word.split("=")[0] == "--parallel" for word in argv) else set()
+    try:
+        going = _going_on(argv[1:])
+        kept = going.options(entry.name, given) if going else None
+    except OptionError as error:
+        raise InputError(f"{flag(error.option)} {error.message}") from None
     config: TrainConfig = from_flags(
         entry.load("config"),
         argv[1:],
@@ -36,11 +40,11 @@ def run(argv: list[str]) -> Outcome | None:
         description=entry.summary,
         config_file=True,
         model=entry.name,
-        defaults=going_on.options(entry.name, argv) if going_on else None,
+        defaults=kept,
     )
-    if going_on:
-        config = replace(config, out=going_on.out)
-    if not going_on or going_on.run != going_on.out:
+    if going:
+        config = replace(config, out=going.out)
+    if not going or not going.in_place:
         check_free(config.out)
     result = _with_restarts(entry, config)
     if result is None:
@@ -51,50 +55,13 @@ def run(argv: list[str]) -> Outcome | None:
     return Outcome(result, "\n".join(lines).rstrip(), STOPPED if result["stopped"] else 0)
 
 
-@dataclass(frozen=True)
-class _GoingOn:
-    """A run to go on with.
-
-    Attributes:
-        run: its directory, whose options count where others are not given. out: the directory to write on in.
-    """
-
-    run: Path
-    out: Path
-
-    def options(self, model: str, argv: Sequence[str]) -> Mapping[str, Any]:
-        """The run's options, but where it wrote, and on which ranks if others are asked for."""
-        options = read_yaml(self.run / CONFIG)
-        if options.pop(MODEL_KEY, model) != model:
-            raise InputError(f"--resume {self.run}: is a run of another model than {model}")
-        dropped = ["out", "resume"]
-        if any(word.split("=")[0] == "--parallel" for word in argv):
-            dropped += ["parallel", "nproc", "tp", "engine_config"]
-        return {name: value for name, value in options.items() if name not in dropped}
-
-
-def _going_on(argv: Sequence[str]) -> _GoingOn | None:
-    """What ``--resume`` and ``--out`` ask for; None where a run begins."""
+def _going_on(argv: Sequence[str]) -> GoingOn | None:
+    """What ``--resume`` and ``--out`` ask for."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--resume", nargs="?", const="")
     parser.add_argument("--out", nargs="?")
     found, _ = parser.parse_known_args(argv)
-    out = Path(found.out) if found.out else None
-    if found.resume is None:
-        return None
-    if not found.resume:
-        if out is None:
-            raise InputError("--resume goes on with the run in --out DIR; give that, or --resume RUN")
-        return _GoingOn(out, out) if (out / CONFIG).is_file() else None
-    source = Path(found.resume)
-    run = source.parent.parent if is_complete(source) else source
-    if not (run / CONFIG).is_file():
-        raise InputError(f"--resume {source}: no run, nor a checkpoint of one")
-    if is_complete(source) and out is None and checkpoints_of(run)[-1] != source:
-        raise InputError(
-            f"--resume {source}: {run} has later checkpoints; give --out DIR to go on in another directory"
-        )
-    return _GoingOn(run, out or run)
+    return going_on(found.resume, Path(found.out) if found.out else None)
 
 
 def _with_restarts(entry: ModelEntry, config: TrainConfig) -> dict[str, Any] | None:

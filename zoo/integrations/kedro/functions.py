@@ -69,7 +69,7 @@ def train(
     config = train_config(entry, zoo, options, parameters, source, has_data=data is not None)
     if evaluation is not None and data is None:
         raise InputError("rows to evaluate on need rows to train on: give the node both")
-    with handing_over(names) as handover:
+    with handing_over(names, config) as handover:
         if evaluation is not None:
             config = dataclasses.replace(config, data=str(handover.pair(data, evaluation)))
         elif data is not None:
@@ -102,7 +102,7 @@ def evaluate(
         the metrics by name, and the rows they were computed from, such as score and label.
     """
     config = launch_config(zoo, options, parameters, names.get("parameters", "parameters"))
-    with handing_over(names) as handover:
+    with handing_over(names, config) as handover:
         path = data if data is None or isinstance(data, str) else str(handover.one("data", data))
         metrics, rows = process.call(
             label, work.evaluate, model.checkpoint, config, path, reworded=handover.reworded
@@ -127,7 +127,7 @@ def predict(
         data: a DataFrame, an array [rows, columns] or a path.
     """
     config = launch_config(zoo, options, parameters, names.get("parameters", "parameters"))
-    with handing_over(names) as handover:
+    with handing_over(names, config) as handover:
         path = handover.one("data", data)
         rows = process.call(label, work.predict, model.checkpoint, config, path, reworded=handover.reworded)
     return _table(rows, getattr(data, "index", None))
@@ -145,7 +145,8 @@ def sample(
     """New samples as ``zoo sample`` draws them; ``parameters`` are its options, such as n and seed."""
     entry, source = model.checkpoint.entry, names.get("parameters", "parameters")
     config = sample_config(entry, zoo, options, parameters, source, model.folder)
-    return _table(process.call(label, work.sample, model.checkpoint, config))
+    with handing_over(names, config) as handover:
+        return _table(process.call(label, work.sample, model.checkpoint, config, reworded=handover.reworded))
 
 
 def report(

@@ -6,6 +6,7 @@ cell, and a message about row 3 of the file is one about row 3 of the value.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import tempfile
@@ -14,18 +15,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from parallel.errors import ParallelError
+from zoo.config import LaunchConfig
+from zoo.flags import flag
 from zoo_datasets.errors import InputError
 
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _LABEL = "label"  # the column that the y of a pair (X, y) becomes
 
 
 class Handover:
     """Writes values into its folder and knows what messages should call them."""
 
-    def __init__(self, folder: Path, names: Mapping[str, str]) -> None:
-        """``names``: what the catalog calls each argument of the node's function."""
+    def __init__(self, folder: Path, names: Mapping[str, str], config: LaunchConfig) -> None:
+        """``names``: what the catalog calls each argument of the node's function; ``config``: its options."""
         self._folder = folder
         self._names = names
+        self._keys = {flag(field.name): field.name.rstrip("_") for field in dataclasses.fields(config)}
         self._called: dict[str, str] = {}  # by path
 
     def one(self, argument: str, value: Any) -> Path:
@@ -52,10 +58,10 @@ class Handover:
         return folder
 
     def reworded(self, text: str) -> str:
-        """A message with the catalog's names in place of the files'."""
+        """A message with the catalog's names in place of the files', and keys in place of the command's flags."""
         for path, name in self._called.items():
             text = text.replace(path, name)
-        return text
+        return _FLAG.sub(lambda found: f"key {self._keys[found[0]]}" if found[0] in self._keys else found[0], text)
 
     def _name(self, argument: str) -> str:
         return self._names.get(argument, argument)
@@ -68,14 +74,15 @@ class Handover:
 
 
 @contextmanager
-def handing_over(names: Mapping[str, str]) -> Iterator[Handover]:
-    """A folder for one node's values; errors that leave the block name values, not files."""
+def handing_over(names: Mapping[str, str], config: LaunchConfig) -> Iterator[Handover]:
+    """A folder for one node's values; errors that leave the block name values and keys, not files and flags."""
     with tempfile.TemporaryDirectory(prefix="zoo-kedro-") as folder:
-        handover = Handover(Path(folder).resolve(), names)
+        handover = Handover(Path(folder).resolve(), names, config)
         try:
             yield handover
-        except InputError as error:
-            raise InputError(handover.reworded(str(error))) from None
+        except (InputError, ParallelError) as error:
+            error.args = (handover.reworded(str(error)),)
+            raise
 
 
 def _frame(value: Any, name: str) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from zoo.config import LaunchConfig, SampleConfig, TrainConfig
+from zoo.config import LaunchConfig, OptionError, SampleConfig, TrainConfig
 from zoo.fill import Layer, dict_layer, fields_of, fill, nearest
 from zoo.registry import ModelEntry
+from zoo.resume import going_on
 from zoo_datasets.errors import InputError, shown
 
 ZOO_YML = "zoo.yml"  # what messages call the defaults
@@ -56,7 +58,25 @@ def train_config(
     layers = _layers(cls, defaults, keywords, parameters, source, entry.name)
     _refuse(layers, ("data",) if has_data else (), "an input of the node gives it")
     _refuse(layers, ("max_restarts",), "only the command line starts again by itself")
-    return fill(cls, layers)
+    config = fill(cls, layers)
+    return config if config.resume is None else _resumed(entry, config, layers, has_data)
+
+
+def _resumed(entry: ModelEntry, config: TrainConfig, layers: list[Layer], has_data: bool) -> TrainConfig:
+    """The options of a training that goes on with a run: the run's own, and over them those given here."""
+    given = {field for layer in layers for field in layer.values}
+    place = next(layer.place for layer in reversed(layers) if "resume" in layer.values)
+    try:
+        going = going_on(config.resume, config.out)
+        if going is None:
+            return config
+        kept = going.options(entry.name, given)
+    except OptionError as error:
+        raise InputError(f"{place(error.option)} {error.message}") from None
+    dropped = {"max_restarts"} | ({"data"} if has_data else set())
+    kept = {name: value for name, value in kept.items() if name not in dropped}
+    first = dict_layer(type(config), kept, str(going.source), entry.name)
+    return dataclasses.replace(fill(type(config), [first, *layers]), out=going.out)
 
 
 def launch_config(defaults: Values, keywords: Values, parameters: Values, source: str) -> LaunchConfig:

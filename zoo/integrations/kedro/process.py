@@ -70,7 +70,8 @@ def _run(payload: Path, result: Path, printed: Callable[[str], None]) -> int:
         text=True,
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,
+        # Ctrl-C interrupts the main thread, which ends the process; other threads do not hear of it, the process must.
+        start_new_session=threading.current_thread() is threading.main_thread(),
     )
     assert process.stdin is not None and process.stdout is not None
     try:
