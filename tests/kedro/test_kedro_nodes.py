@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from kedro.pipeline import Pipeline
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from parallel.errors import ParallelError
 from zoo import registry
 from zoo.config import LaunchConfig
 from zoo.integrations.kedro import functions, hooks, nodes, options, pipelines
@@ -113,6 +115,22 @@ def test_samples_take_the_options_of_the_command(tmp_path: Path) -> None:
         options.sample_config(entry, {}, {}, {"output": "x.csv"}, "p", tmp_path)
     with pytest.raises(InputError, match="devnet draws no samples"):
         options.sample_config(DEVNET, {}, {}, {}, "p", tmp_path)
+
+
+@pytest.mark.parametrize("kind", [InputError, ParallelError])
+def test_messages_speak_of_keys_where_the_command_speaks_of_flags(kind: type[Exception]) -> None:
+    said = "--nproc 2 with --batch-size 3: name the label with --label, not --labels or --help (a--label)"
+    with pytest.raises(kind) as caught, handing_over({}, train_config()) as handover:
+        raise kind(said)
+    expected = (
+        "key nproc 2 with key batch_size 3: name the label with key label, not --labels or --help (a--label)"
+    )
+    assert str(caught.value) == handover.reworded(said) == expected
+
+
+def test_a_refusal_of_the_launcher_names_the_key() -> None:
+    with pytest.raises(ParallelError, match="key nproc 2 with strategy 'single'"):
+        functions.train(None, None, {"nproc": 2, "parallel": "single"}, model="ddpm")
 
 
 # What is handed to the ranks
@@ -267,6 +285,28 @@ def test_namespaces_keep_two_pipelines_apart() -> None:
     assert {"east.table", "params:west.north.training", "params:east.zoo"} <= both.inputs()
 
 
+def test_the_pages_code_runs() -> None:
+    page = (ROOT / "docs/kedro.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {"anomaly_detection": pipelines.anomaly_detection}
+    for block in blocks[:2]:
+        exec(block, names)
+    default = names["register_pipelines"]()["__default__"]
+    assert default.inputs() == {"training_rows", "evaluation_rows", "params:training", "params:zoo"}
+    assert isinstance(names["HOOKS"][0], hooks.ZooHooks)
+    imports, call = blocks[2].split("\n\n")
+    exec(imports, names)
+    hospital = eval(call, names)
+    assert hospital.inputs() == {
+        "patients",
+        "thyroid.new_rows",
+        "params:thyroid.training",
+        "params:thyroid.zoo",
+    }
+    assert "suspects" in hospital.outputs()
+
+
 # The hooks
 
 
@@ -318,7 +358,7 @@ def test_without_a_zoo_yml_there_are_no_defaults(project: Path, tmp_path: Path) 
     assert defaults_in(copy, Pipeline([nodes.train_node()])) == {"params:zoo": {}}
 
 
-@pytest.mark.parametrize("also_in_settings", [False, True])
+@pytest.mark.parametrize("also_in_settings", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_entry_point_registers_the_hooks(also_in_settings: bool, project: Path, tmp_path: Path) -> None:
     info = tmp_path / "site/parallel_zoo_hooks-1.0.dist-info"
     info.mkdir(parents=True)

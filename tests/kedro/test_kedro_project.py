@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("kedro.framework", reason="pip install 'parallel-zoo[kedro]'")
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[2]
 
 REGISTRY = '''
 """Trainings of the toy model."""
@@ -22,6 +30,7 @@ from kedro.pipeline import Pipeline, node, pipeline
 from toy_config import MODEL
 
 from zoo.integrations.kedro import functions, sample_node, train_node
+from zoo.integrations.kedro.pipelines import anomaly_detection
 from zoo.registry import register
 
 register(replace(MODEL, name="broken", trainer="made_by_kedro.broken:BrokenTrainer"))
@@ -44,7 +53,19 @@ def register_pipelines():
         namespace="second",
     )
     broken = train_node("broken", data=None, parameters="params:first")
-    return {"__default__": Pipeline([noted]) + second, "broken": Pipeline([broken])}
+    endless = train_node("toy", data=None, name="endless", steps=10**9, out="endless")
+    hospitals = anomaly_detection(namespace="east") + pipeline(
+        anomaly_detection(),
+        namespace="west",
+        inputs={"table": "patients"},
+        outputs={"predictions": "suspects"},
+    )
+    return {
+        "hospitals": hospitals,
+        "__default__": Pipeline([noted]) + second,
+        "broken": Pipeline([broken]),
+        "endless": Pipeline([endless]),
+    }
 '''
 
 BROKEN = """
@@ -68,6 +89,22 @@ second.trained_model:
 second.samples:
   type: pandas.CSVDataset
   filepath: data/samples.csv
+"{hospital}.new_rows":
+  type: pandas.CSVDataset
+  filepath: NEW_BIOPSIES
+east.table: &biopsies
+  type: pandas.CSVDataset
+  filepath: BIOPSIES
+patients: *biopsies
+east.predictions:
+  type: pandas.CSVDataset
+  filepath: data/predictions.csv
+suspects:
+  type: pandas.CSVDataset
+  filepath: data/suspects.csv
+"{hospital}.metrics":
+  type: json.JSONDataset
+  filepath: data/{hospital}.json
 """
 
 PARAMETERS = """
@@ -80,6 +117,16 @@ second:
     batch-size: 3
   zoo:
     precision: fp64
+east:
+  training: &training
+    label: malignant
+    epochs: 1
+    seed: 7
+  zoo:
+    parallel: single
+    nproc: null
+west:
+  training: *training
 """
 
 
@@ -93,7 +140,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, kedro: Any) -> Path:
     (package / "broken.py").write_text(BROKEN)
     with (package / "settings.py").open("a") as file:
         file.write("\nfrom zoo.integrations.kedro import ZooHooks\n\nHOOKS = (ZooHooks(),)\n")
-    (project / "conf/base/catalog.yml").write_text(CATALOG)
+    raw = ROOT / "examples/kedro-anomaly/data/01_raw"
+    catalog = CATALOG.replace("NEW_BIOPSIES", str(raw / "new_biopsies.csv"))
+    (project / "conf/base/catalog.yml").write_text(catalog.replace("BIOPSIES", str(raw / "biopsies.csv")))
     (project / "conf/base/parameters.yml").write_text(PARAMETERS)
     (project / "conf/base/zoo.yml").write_text("parallel: ddp\nnproc: 2\n")
     (project / "conf/local/zoo.yml").write_text("parallel: fsdp\n")
@@ -129,20 +178,75 @@ def test_two_trainings_at_once_both_finish_and_each_body_ran_once(
 
 
 def test_a_failing_rank_fails_the_node_with_its_error(project: Path, kedro: Any) -> None:
-    done = kedro(project, "run", "--pipelines", "broken", "--env", "base", code=1)
-    assert "ZeroDivisionError: nothing to divide by" in done.stdout
-    assert "Raised on rank 1 of 2" in done.stdout
-    assert "broken.py" in done.stdout  # the rank's traceback
+    said = kedro(project, "run", "--pipelines", "broken", "--env", "base", code=1)
+    assert "ZeroDivisionError: nothing to divide by" in said
+    assert "Raised on rank 1 of 2" in said
+    assert "broken.py" in said  # the rank's traceback
 
 
 def test_a_wrong_parameter_is_named_by_its_key(project: Path, kedro: Any) -> None:
-    done = kedro(project, "run", "--params", "first.stepps=5", "--nodes", "noted", code=1)
-    assert "unknown key 'stepps'; did you mean steps?" in done.stdout
+    said = kedro(project, "run", "--params", "first.stepps=5", "--nodes", "noted", code=1)
+    assert "unknown key 'stepps'; did you mean steps?" in said
 
 
+@pytest.mark.slow
 def test_a_wrong_default_stops_the_run_before_its_first_node(project: Path, kedro: Any) -> None:
     (project / "conf/wrong").mkdir()
     (project / "conf/wrong/zoo.yml").write_text("precison: fp64\n")
-    done = kedro(project, "run", "--env", "wrong", code=1)
-    assert "zoo.yml: unknown key 'precison'; did you mean precision?" in done.stdout
-    assert "Running node" not in done.stdout
+    said = kedro(project, "run", "--env", "wrong", code=1)
+    assert "zoo.yml: unknown key 'precison'; did you mean precision?" in said
+    assert "Running node" not in said
+
+
+def processes_of(mark: str) -> list[int]:
+    """Those that were started with the mark in their environment, or by such."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes() and folder.name != str(os.getpid()):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        pytest.param("SequentialRunner", marks=pytest.mark.slow),
+        "ThreadRunner",
+        pytest.param("ParallelRunner", marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_saves_and_leaves_no_process(runner: str, project: Path, start_kedro: Any) -> None:
+    run, mark = project / "endless", f"ZOO_TEST_MARK={runner}-{os.getpid()}"
+    shutil.rmtree(run, ignore_errors=True)
+    process = start_kedro(
+        project, "run", "--runner", runner, "--pipelines", "endless", **dict([mark.split("=")])
+    )
+    while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text()):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    assert len(processes_of(mark)) >= 4  # Kedro, the node's process, two ranks
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode not in (0, None), said
+    assert processes_of(mark) == []
+    steps = len((run / "metrics.jsonl").read_text().splitlines())
+    assert f"stopped by SIG{'TERM' if runner != 'ThreadRunner' else 'INT'} after step " in said
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    assert (checkpoint / "manifest.json").exists()
+    assert int(checkpoint.name.removeprefix("step-")) == steps > 0
+
+
+@pytest.mark.slow
+def test_a_pipeline_twice_in_namespaces_of_its_own(project: Path, kedro: Any) -> None:
+    pytest.importorskip("kedro_datasets", reason="pip install kedro-datasets")
+    shutil.rmtree(project / "runs", ignore_errors=True)
+    kedro(project, "run", "--pipelines", "hospitals", "--runner", "ThreadRunner")
+    logs = [(run / "log.txt").read_text() for run in (project / "runs/devnet").iterdir()]
+    ways = sorted(re.findall("devnet: .* ranks?, fp..", "".join(logs)))
+    assert ways == ["devnet: fsdp on 2 ranks, fp32", "devnet: single on 1 rank, fp32"]
+    east, west = (json.loads((project / f"data/{name}.json").read_text()) for name in ("east", "west"))
+    assert east == pytest.approx(west, rel=1e-5)  # how the work is spread makes no difference
+    ours, theirs = (pd.read_csv(project / f"data/{name}.csv") for name in ("predictions", "suspects"))
+    assert len(ours) == 60
+    pd.testing.assert_frame_equal(ours, theirs, rtol=1e-4)

@@ -135,6 +135,16 @@ def test_in_another_directory_from_a_checkpoint_in_the_middle(unbroken: Path) ->
     assert (Path("run") / "metrics.jsonl").read_text() == before
 
 
+def test_from_a_checkpoint_kept_apart_from_its_run(unbroken: Path) -> None:
+    run(*TRAIN, "--out", "run", "--eval-every", 1, "--save-every", 2, "steps", "--keep", 9)
+    shutil.copytree("run/checkpoints/step-00000006", "kept")
+    new = run("train", "toy", "--resume", "kept")["run"]
+    assert Path(new).parent == Path("runs/toy")
+    assert lines(new) == [line for line in lines(unbroken) if line["step"] > 6]
+    assert main(["train", "devnet", "--resume", "kept"]) == 2
+    assert main(["train", "toy", "--resume", "kept", "--out", "run"]) == 2  # holds another run
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
     unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

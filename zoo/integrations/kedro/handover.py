@@ -61,7 +61,9 @@ class Handover:
         """A message with the catalog's names in place of the files', and keys in place of the command's flags."""
         for path, name in self._called.items():
             text = text.replace(path, name)
-        return _FLAG.sub(lambda found: f"key {self._keys[found[0]]}" if found[0] in self._keys else found[0], text)
+        return _FLAG.sub(
+            lambda found: f"key {self._keys[found[0]]}" if found[0] in self._keys else found[0], text
+        )
 
     def _name(self, argument: str) -> str:
         return self._names.get(argument, argument)

@@ -6,7 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from kedro.config import MissingConfigException
+from kedro.config import MissingConfigException, OmegaConfigLoader
 from kedro.framework.hooks import hook_impl
 
 from zoo.integrations.kedro.nodes import DEFAULTS_INPUT
@@ -33,10 +33,11 @@ class ZooHooks:
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
         loader = context.config_loader
-        loader.config_patterns.setdefault("zoo", _PATTERNS)
+        if isinstance(loader, OmegaConfigLoader):  # a project's own loader knows its files by itself
+            loader.config_patterns.setdefault("zoo", _PATTERNS)
         try:
             self._defaults = loader["zoo"] or {}
-        except MissingConfigException:
+        except (MissingConfigException, KeyError):
             self._defaults = {}
         check_defaults(self._defaults)
 

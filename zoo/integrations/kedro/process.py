@@ -21,8 +21,6 @@ from zoo_datasets.errors import InputError
 
 log = logging.getLogger(__name__)
 
-_GRACE = 10.0  # seconds between asking the process to end, which saves a checkpoint, and ending it
-
 
 def call(label: str, function: Callable[..., Any], *args: Any, reworded: Callable[[str], str] = str) -> Any:
     """``function(*args)`` in a new process, which ends with this one.
@@ -75,16 +73,18 @@ def _run(payload: Path, result: Path, printed: Callable[[str], None]) -> int:
     )
     assert process.stdin is not None and process.stdout is not None
     try:
-        for line in process.stdout:
-            printed(line.rstrip())
-        return process.wait()
-    finally:
-        process.terminate()
         try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            for line in process.stdout:
+                printed(line.rstrip())
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()  # ranks finish their step and save; Ctrl-C again ends them at once
+            for line in process.stdout:
+                printed(line.rstrip())
+            raise
+    finally:
+        process.kill()
+        process.wait()
         process.stdin.close()
         process.stdout.close()
 
