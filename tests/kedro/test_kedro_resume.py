@@ -59,14 +59,10 @@ def test_a_node_goes_on_as_if_it_had_not_stopped() -> None:
     by_zoo("unbroken", **OPTIONS)
     by_zoo("run", **OPTIONS | {"steps": 4})
     CheckpointDataset(filepath="kept").save(functions.TrainedModel(Path("run/checkpoints/step-00000004")))
-    kept = functions.train(None, None, {"resume": "kept", "steps": 7, "out": "other"}, model="toy")
-    in_place = functions.train(None, None, {"resume": "run", "steps": 7}, model="toy")
-    assert in_place.folder == Path("run/checkpoints/step-00000007").absolute()
-    assert kept.folder.parents[1] == Path("other").absolute()
-    assert weights("run") == weights("other") == weights("unbroken")
-    steps = [line for line in lines("unbroken") if "loss" in line]
-    assert [line for line in lines("run") if "loss" in line] == steps
-    assert [line for line in lines("other") if "loss" in line] == steps[4:]
+    model = functions.train(None, None, {"resume": "kept", "steps": 7, "out": "other"}, model="toy")
+    assert model.folder == Path("other/checkpoints/step-00000007").absolute()
+    assert weights("other") == weights("unbroken")
+    assert lines("other") == lines("unbroken")[4:]
 
 
 def test_the_runs_options_count_where_others_are_not_given() -> None:
