@@ -58,13 +58,16 @@ class FSDP(Engine):
         }
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.reshard, **options)
-        # The root's own parameters are needed last in forward and first in backward: they stay in between.
-        fully_shard(net.module, reshard_after_forward=False, **options)
+        self.shard_root(net.module, options)
         net.state = state = _State([part for part in net.module.modules() if isinstance(part, FSDPModule)])
         for module in state.sharded:
             module.set_gradient_divide_factor(1.0)  # gradients are sums,
             module.set_force_sum_reduction_for_comms(True)  # in fp32 by no operation that gloo lacks
         _redirect(net.module)
+
+    def shard_root(self, module: nn.Module, options: dict[str, Any]) -> None:
+        """Cuts what no unit holds: needed last in forward and first in backward, it stays gathered in between."""
+        fully_shard(module, reshard_after_forward=False, **options)
 
     def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
         for net in nets:

@@ -122,6 +122,13 @@ NO_GRADIENT = Refusal(
     "name its module in Plan(optional=...) if some steps skip it on all ranks, else freeze it with requires_grad_(False)",
 )
 
+ACCELERATE_FSDP_ON_CPU = Refusal(
+    ("accelerate-fsdp",),
+    "training on a CPU",
+    "Accelerate leaves its FSDP plugin out there without a word, and every rank would hold the whole model",
+    "take fsdp, which shards on a CPU too",
+)
+
 REFUSALS = tuple(value for value in list(globals().values()) if isinstance(value, Refusal))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 
@@ -12,10 +13,13 @@ from parallel.mesh import World
 
 
 @contextmanager
-def as_launched(world: World, *hidden: str) -> Iterator[None]:
+def as_launched(
+    world: World, variables: Mapping[str, str] = MappingProxyType({}), hidden: tuple[str, ...] = ()
+) -> Iterator[None]:
     """Within it the environment is that of a rank which torchrun started; afterwards it is what it was.
 
     Args:
+        variables: to be set too.
         hidden: prefixes of variables that are not to be seen: what a library would take for its user's wishes.
     """
     kept = dict(os.environ)
@@ -27,6 +31,8 @@ def as_launched(world: World, *hidden: str) -> Iterator[None]:
         "WORLD_SIZE": str(world.size),
         "LOCAL_RANK": str(world.local_rank),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),  # where it is unset, they set the threads
+        "MASTER_ADDR": kept.get("MASTER_ADDR", "127.0.0.1"),  # asked for, and not used: the ranks have met
+        **variables,
     }
     try:
         yield

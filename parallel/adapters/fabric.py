@@ -127,7 +127,7 @@ class _Ranks(ClusterEnvironment):
 
 def _launched(strategy: Strategy, world: World) -> Fabric:
     """A Fabric that has joined the ranks."""
-    with as_launched(world, "LT_"):
+    with as_launched(world, hidden=("LT_",)):
         fabric = Fabric(
             accelerator="cuda" if world.device.type == "cuda" else "cpu",
             devices=[world.device.index] if world.device.type == "cuda" else 1,

@@ -25,6 +25,7 @@ from parallel.testing import CASES
 
 PARTS = (1, 2)
 MIXED = ("ddp+tp", "fsdp+tp")  # the combinations that have a name of their own in the documents
+CARRIED = ("accelerate-ddp", "fabric-ddp", "fabric-fsdp")  # by another engine: cells where that is installed
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,24 @@ class Layout:
         return Layout(self.spec, self.ranks, parts)
 
 
+def ours() -> list[registry.StrategyEntry]:
+    """The strategies of this package that a CPU can carry in this environment."""
+    return [
+        entry
+        for entry in registry.entries()
+        if str(entry.engine).startswith("parallel.")
+        and (entry.library is None or (entry.name in CARRIED and not entry.missing()))
+    ]
+
+
 def _layouts() -> Iterator[Layout]:
     """Every strategy that this package registers, on 2 and on 3 ranks; on 4 where two axes are cut."""
-    entries = [
-        e for e in registry.entries() if isinstance(e.engine, str) and e.engine.startswith("parallel.")
-    ]
+    entries = ours()
     for entry in entries:
-        if entry.kind != "one" and "adapters" not in str(entry.engine):
+        if entry.kind != "one":
             yield from (Layout(entry.name, ranks) for ranks in ((4,) if entry.ranks > 2 else (2, 3)))
     for entry in entries:
-        if entry.kind == "data" and entry.ranks <= 2 and "adapters" not in str(entry.engine):
+        if entry.kind == "data" and entry.ranks <= 2 and entry.library is None:
             yield Layout(f"{entry.name}+tp", 4)
 
 
@@ -69,10 +78,11 @@ ONE_EACH = list({layout.spec: layout for layout in LAYOUTS}.values())  # the mos
 
 def sharding(what: str) -> set[str]:
     """The strategies that say they shard ``what``: "parameters", "gradients" or "optimizer"."""
+    replicas = ("dp", "ddp", "accelerate-ddp", "fabric-ddp")
     whole = {
-        "parameters": ("dp", "ddp", "zero1"),
-        "gradients": ("dp", "ddp", "zero1"),
-        "optimizer": ("dp", "ddp"),
+        "parameters": (*replicas, "zero1"),
+        "gradients": (*replicas, "zero1"),
+        "optimizer": replicas,
     }
     return {layout.spec for layout in LAYOUTS} - set(whole[what])
 

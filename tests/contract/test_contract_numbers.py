@@ -7,10 +7,9 @@ from functools import cache, partial
 from unittest import mock
 
 import pytest
-from contract_matrix import ALL_LAYOUTS, LAYOUTS, MIXED, ONE_EACH, Cell, Layout, cells
+from contract_matrix import ALL_LAYOUTS, LAYOUTS, MIXED, ONE_EACH, Cell, Layout, cells, ours
 from pool import Pool
 
-from parallel import registry
 from parallel.interface import Parallel
 from parallel.optimizer import Scaler
 from parallel.testing import CASES, Trace, differences, distances, run_case
@@ -42,14 +41,8 @@ def test_a_case_learns_something(reference_run: Reference) -> None:
 
 def test_every_strategy_is_in_the_matrix() -> None:
     """A strategy of this package that is registered and not held to the contract would go unnoticed."""
-    ours = {
-        entry.name
-        for entry in registry.entries()
-        if entry.kind != "one"
-        and str(entry.engine).startswith("parallel.")
-        and "adapters" not in str(entry.engine)
-    }
-    assert {layout.spec for layout in LAYOUTS} == ours | set(MIXED)
+    known = {entry.name for entry in ours() if entry.kind != "one"}
+    assert {layout.spec for layout in LAYOUTS} == known | set(MIXED)
     assert {layout.ranks for layout in ALL_LAYOUTS} == {2, 3, 4}
 
 

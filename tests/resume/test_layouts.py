@@ -10,6 +10,8 @@ import torch
 from cases import load_and_save, load_and_train, tensors, train_and_save
 from pool import Pool
 
+from parallel import registry
+
 LAYOUTS = [
     ("single", 1),
     ("ddp", 2),
@@ -25,6 +27,11 @@ LAYOUTS = [
     ("ddp+tp", 4),
     ("fsdp+tp", 4),
     ("hsdp", 4),
+]
+CARRIED = [
+    (spec, n)
+    for spec, n in (("accelerate-ddp", 2), ("fabric-ddp", 3), ("fabric-fsdp", 2), ("fabric-fsdp", 3))
+    if not registry.resolve(spec)[0].missing()
 ]
 NAMES = ["mlp", "gan", "short-bias", "tied", "attention", "dropout"]
 STEPS, MORE = 6, 5  # the save is in the middle of the second epoch
@@ -56,7 +63,7 @@ def close(got: list[list[float]], want: list[list[float]]) -> bool:
 
 def matrix() -> list[tuple[str, str, int]]:
     """Two nets with two optimizers, and empty shards, under all; what is special to some under those."""
-    cases = [(name, *layout) for layout in LAYOUTS[1:] for name in ("gan", "short-bias")]
+    cases = [(name, *layout) for layout in LAYOUTS[1:] + CARRIED for name in ("gan", "short-bias")]
     cases += [("attention", *layout) for layout in LAYOUTS if "tp" in layout[0]]
     cases += [("tied", "ddp", 2), ("tied", "fsdp", 3), ("tied", "zero1", 2), ("tied", "tp", 2)]
     return [
@@ -84,7 +91,7 @@ def test_every_strategy_saves_the_same_tensors_and_resumes_from_one_checkpoint(
         assert close(got, saved.next[name])
 
 
-@pytest.mark.parametrize(("spec", "n"), LAYOUTS)
+@pytest.mark.parametrize(("spec", "n"), LAYOUTS + CARRIED)
 def test_what_is_loaded_is_saved_again_bit_for_bit(
     fresh: Pool, saved: Saved, tmp_path: Path, spec: str, n: int
 ) -> None:
@@ -98,7 +105,14 @@ def test_what_is_loaded_is_saved_again_bit_for_bit(
 
 def pairs() -> list[tuple[str, tuple[str, int], tuple[str, int]]]:
     draw = random.Random(7)
-    return [(draw.choice(NAMES), *draw.sample(LAYOUTS, 2)) for _ in range(12)]
+    drawn = [(draw.choice(NAMES), *draw.sample(LAYOUTS, 2)) for _ in range(12)]
+    for carried in CARRIED:
+        drawn += [
+            ("gan", carried, ("fsdp", 3)),
+            ("gan", ("fsdp", 2), carried),
+            ("mlp", carried, ("single", 1)),
+        ]
+    return drawn
 
 
 @pytest.mark.parametrize(("name", "one", "other"), pairs())
