@@ -115,7 +115,9 @@ def pairs() -> list[tuple[str, tuple[str, int], tuple[str, int]]]:
     return drawn
 
 
-@pytest.mark.parametrize(("name", "one", "other"), pairs())
+@pytest.mark.parametrize(
+    ("name", "one", "other"), pairs(), ids=lambda it: it if isinstance(it, str) else f"{it[0]}{it[1]}"
+)
 def test_from_any_layout_straight_to_any_other(
     ranks: Pool,
     fresh: Pool,
