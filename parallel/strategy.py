@@ -12,11 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from parallel import checkpoint, meta
+from parallel import meta
 from parallel.accounting import Memory, Traffic, count_traffic, memory
 from parallel.batch import Batch, Nest, map_nest
 from parallel.batchnorm import has_batchnorm, needs_two_rows, synchronise_batchnorm
 from parallel.blocks import checkpoint_blocks, compile_blocks
+from parallel.checkpoint.contents import Contents
+from parallel.checkpoint.load import load as load_checkpoint
+from parallel.checkpoint.save import Saver
+from parallel.checkpoint.whole import full_state, load_full_state
 from parallel.collectives import all_reduce, broadcast_object, gather_rows
 from parallel.dropout import CurrentPart, key_dropout
 from parallel.ema import EMA
@@ -79,7 +83,7 @@ class Strategy(Parallel):
         self._current = CurrentPart()
         self._last_part = True
         self._seeds: dict[tuple[float, torch.dtype], Tensor] = {}
-        self._saver = checkpoint.Saver(spec, world)
+        self._saver = Saver(spec, world)
         self._grad_factor = 1.0
         for engine in self.engines:
             self._grad_factor *= engine.grad_factor()
@@ -292,10 +296,10 @@ class Strategy(Parallel):
     # State
 
     def state_dict(self, net: nn.Module) -> dict[str, Tensor]:
-        return checkpoint.full_state(self._net(net), self.is_main)
+        return full_state(self._net(net), self.is_main)
 
     def load_state_dict(self, net: nn.Module, state: Mapping[str, Tensor]) -> None:
-        checkpoint.load_full_state(self._net(net), state, self.world.all)
+        load_full_state(self._net(net), state, self.world.all)
 
     def save(
         self,
@@ -321,7 +325,7 @@ class Strategy(Parallel):
         optimizers: Mapping[str, Optimizer] | None = None,
         loaders: Mapping[str, Loader] | None = None,
     ) -> dict[str, Any]:
-        return checkpoint.load(Path(folder), self._contents(models, emas, optimizers, loaders), self.world)
+        return load_checkpoint(Path(folder), self._contents(models, emas, optimizers, loaders), self.world)
 
     # Accounting
 
@@ -383,9 +387,9 @@ class Strategy(Parallel):
         emas: Mapping[str, EMA] | None,
         optimizers: Mapping[str, Optimizer] | None,
         loaders: Mapping[str, Loader] | None,
-    ) -> checkpoint.Contents:
+    ) -> Contents:
         nets = {name: self._net(module) for name, module in models.items()}
-        return checkpoint.Contents(nets, emas or {}, optimizers or {}, loaders or {})
+        return Contents(nets, emas or {}, optimizers or {}, loaders or {})
 
     def _make_optimizer(
         self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parallel.checkpoint import (
+    CheckpointError,
+    check_sizes,
+    check_sums,
+    is_complete,
+    read_manifest,
+    verify,
+)
 from zoo import registry
 from zoo.config import TrainConfig
 from zoo.fill import from_dict, to_dict
@@ -21,20 +28,24 @@ if TYPE_CHECKING:
     from zoo.registry import ModelEntry
     from zoo.trainer import Trainer
 
-MANIFEST, WEIGHTS = "manifest.json", "weights"
+MANIFEST = "manifest.json"
+WEIGHTS = (
+    "weights/net.ema.safetensors",
+    "weights/net.safetensors",
+)  # which a model is used with: the first there is
 CHECKPOINTS = "checkpoints"
 EXTRA = ("model", "step", "config", "description")  # what the zoo adds to the manifest, and cannot do without
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder, its weights not read yet.
+    """A checkpoint folder whose files are whole, its weights not loaded yet.
 
     Attributes:
         entry: the model. step: optimizer steps it was trained for.
         config: the options of its training.
         description: what its trainer said of it; "model" holds the arguments that make the bare module.
-        ties: names of the net's state that share another name's tensor, and so are not in the file.
+        weights_file: of the net that the model is used with: its moving average where there is one.
     """
 
     folder: Path
@@ -42,24 +53,21 @@ class Checkpoint:
     step: int
     config: TrainConfig
     description: Mapping[str, Any]
-    ties: Mapping[str, str]
+    weights_file: Path
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the net that the model is used with, their moving average where there is one.
+        """The weights under plain names, a tied tensor under each of its names.
 
         Raises:
-            InputError: the file is damaged or not there.
+            InputError: the file cannot be read.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        averages = self.folder / WEIGHTS / "net.ema.safetensors"
-        file = averages if averages.exists() else self.folder / WEIGHTS / "net.safetensors"
         try:
-            weights = load_file(file)
+            return load_file(self.weights_file)
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{file}: damaged, or not there: {error}") from None
-        return weights | {name: weights[owner] for name, owner in self.ties.items()}
+            raise InputError(f"{self.weights_file}: cannot be read: {error}") from None
 
     def module(self) -> nn.Module:
         """The net in evaluation mode, in the precision of its weights, on the CPU."""
@@ -84,22 +92,42 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path | str) -> Checkpoint:
-    """Reads a checkpoint folder, or the last one of a run directory.
+    """Reads a checkpoint folder, or the last one of a run directory, and checks the bytes of its weights.
 
     Raises:
-        InputError: there is none, it is of an unknown model or was written by something else.
+        InputError: there is none, it is damaged, of an unknown model, or was written by something else or a later
+            release; names another checkpoint of the run that is good.
     """
     folder = find_checkpoint(Path(path))
-    manifest = folder / MANIFEST
     try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        model, step, config, description = (found["extra"][key] for key in EXTRA)
-        ties = found["models"]["net"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{manifest}: not the manifest of a checkpoint that zoo wrote") from None
+        manifest = read_manifest(folder)
+        held = [name for name in WEIGHTS if name in manifest.files]
+        if not held or not all(key in manifest.extra for key in EXTRA):
+            raise InputError(f"{folder / MANIFEST}: not the manifest of a checkpoint that zoo wrote")
+        check_sizes(folder, manifest)
+        check_sums(folder, manifest, held[:1])
+    except CheckpointError as error:
+        raise InputError(f"{error}{offer(folder)}") from None
+    model, step, config, description = (manifest.extra[key] for key in EXTRA)
     entry = registry.get(model)
-    options = from_dict(entry.load("config"), config, source=str(manifest))
-    return Checkpoint(folder, entry, step, options, description, ties)
+    options = from_dict(entry.load("config"), config, source=str(folder / MANIFEST))
+    return Checkpoint(folder, entry, step, options, description, folder / held[0])
+
+
+def offer(bad: Path) -> str:
+    """Another checkpoint of the run that is good, its latest, in words that go behind what is wrong with ``bad``."""
+    if bad.parent.name != CHECKPOINTS:
+        return ""
+    run = bad.parent.parent
+    for folder in checkpoints_of(run)[::-1]:
+        if folder == bad:
+            continue
+        try:
+            verify(folder)
+        except CheckpointError:
+            continue
+        return f"; {folder} is good"
+    return f"; {run} has no other that is good"
 
 
 def extra_of(
@@ -126,11 +154,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether a folder is a checkpoint: its manifest is written last."""
-    return (folder / MANIFEST).is_file()
 
 
 def step_folder(run: Path, step: int) -> Path:

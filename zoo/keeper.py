@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.checkpoint import CHECKPOINTS, checkpoints_of, extra_of, is_complete, step_folder
+from parallel.checkpoint import CheckpointError, DamagedError, VersionError, clear, is_complete
+from zoo.checkpoint import CHECKPOINTS, checkpoints_of, extra_of, offer, step_folder
 from zoo.config import TrainConfig
 from zoo.recorder import Record
 
@@ -88,17 +89,18 @@ class FolderKeeper(Keeper):
         self._pruned = True
 
     def restore(self, trainer: Trainer[Any]) -> Start:
-        from parallel.checkpoint import CheckpointError
-
-        first: CheckpointError | None = None
+        problem: CheckpointError | None = None
         for source in self.sources:
             try:
                 extra = self.p.load(source, **state_of(trainer))
-            except CheckpointError as error:
-                first = first or error
-                if self.p.is_main:
+            except DamagedError as error:
+                problem = problem or error
+                if self.p.is_main and source != self.sources[-1]:
                     log.warning("%s; going on from the checkpoint before it", error)
                 continue
+            except VersionError as error:  # good, so not to be written over
+                problem = error
+                break
             best = extra["best"]
             start = Start(extra["step"], Record(**best) if best else None)
             self._best = start.best.step if start.best else None
@@ -106,8 +108,9 @@ class FolderKeeper(Keeper):
             if self.p.is_main:
                 log.info("going on from %s, after step %d", source, start.step)
             return start
-        if first is not None:
-            raise first
+        if problem is not None:
+            found = self.p.broadcast(offer(self.sources[0]) if self.p.is_main else None)
+            raise CheckpointError(f"{problem}{found}")
         return Start()
 
     def due(self, step: int, epoch: int, ends_epoch: bool, is_best: bool) -> bool:
@@ -140,8 +143,6 @@ class FolderKeeper(Keeper):
             return
         self._finish_last()
         if self.p.is_main and is_complete(target):  # left by a run that got further, and was found damaged
-            from parallel.checkpoint import clear
-
             clear(target)
         extra = extra_of(
             self.model, step, self.config, trainer.describe(), metrics, best.to_dict() if best else None
@@ -177,8 +178,6 @@ class FolderKeeper(Keeper):
         self._pruned = True
         if not self.p.is_main:
             return
-        from parallel.checkpoint import clear
-
         assert self.folder is not None and self.last is not None and is_complete(self.last)
         keep = set(checkpoints_of(self.folder)[-self.config.keep :]) | {self.last}
         if self.config.keep_best and self._best is not None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.checkpoint import checkpoints_of, is_complete, read_checkpoint
+from parallel.checkpoint import is_complete
+from zoo.checkpoint import checkpoints_of, read_checkpoint
 from zoo.config import OptionError, require
 from zoo.fill import MODEL_KEY, read_yaml, to_dict
 from zoo.run import CONFIG

@@ -1,4 +1,4 @@
-"""Files that survive a crash: safetensors written tensor by tensor with their checksum, JSON put in place at once.
+"""safetensors files, written tensor by tensor with their checksum.
 
 Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, a JSON header, the tensors' bytes).
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BLOCK = 8 * 2**20  # bytes hashed and written at a time
+from parallel.checkpoint.disk import BLOCK, FileSum, named
 
 DTYPES = {
     torch.float64: "F64",
@@ -47,14 +46,6 @@ class TensorInfo:
     @property
     def bytes(self) -> int:
         return self.dtype.itemsize * torch.Size(self.shape).numel()
-
-
-@dataclass(frozen=True)
-class FileSum:
-    """What the manifest says of a file."""
-
-    bytes: int
-    sha256: str
 
 
 def in_file_order(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
@@ -95,7 +86,7 @@ class TensorFile:
 
     def close(self) -> FileSum:
         """Returns once the bytes are on the disk."""
-        with _named(self._path), self._file:
+        with named(self._path), self._file:
             os.fsync(self._file.fileno())
         return FileSum(self._bytes, self._hash.hexdigest())
 
@@ -103,51 +94,10 @@ class TensorFile:
         self._file.close()
 
     def _write(self, data: memoryview) -> None:
-        for start in range(0, len(data), _BLOCK):
-            block = data[start : start + _BLOCK]
+        for start in range(0, len(data), BLOCK):
+            block = data[start : start + BLOCK]
             self._hash.update(block)
             self._bytes += len(block)
-            with _named(self._path):
+            with named(self._path):
                 while block:  # a raw write may take less than all
                     block = block[self._file.write(block) :]
-
-
-def checksum(path: Path) -> FileSum:
-    """Reads a file once."""
-    digest, size = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(_BLOCK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-            size += count
-    return FileSum(size, digest.hexdigest())
-
-
-def write_text(path: Path, text: str) -> None:
-    """Puts a file in place whole, or not at all: written beside, flushed to the disk, renamed."""
-    draft = path.with_name(f".{path.name}.draft")
-    with _named(path), draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flushes a folder's list of names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Names the file in errors of the system that know of none, as those of a write."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise

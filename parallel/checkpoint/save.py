@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import queue
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from parallel.checkpoint import manifest as manifests
 from parallel.checkpoint.contents import Contents, scaler_state, weights_file
-from parallel.checkpoint.files import FileSum, TensorFile, sync_folder
-from parallel.checkpoint.manifest import CheckpointError, Manifest, is_complete
+from parallel.checkpoint.disk import FileSum, sync_folder
+from parallel.checkpoint.files import TensorFile
+from parallel.checkpoint.manifest import CheckpointError, Manifest, clear, is_complete
 from parallel.checkpoint.pieces import Piece, optimizer_parameters, ties
 from parallel.checkpoint.plan import Held, PlannedFile, make_plan
 from parallel.checkpoint.regions import boxes, piece_shape
@@ -96,7 +98,12 @@ class Saver:
             },
             loaders={name: loader.state_dict() for name, loader in contents.loaders.items()},
             extra=dict(extra),
-            written=manifests.written_by(self.spec, self.world.size),
+            written={
+                "strategy": self.spec,
+                "ranks": self.world.size,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
         )
 
     def _exchange(
@@ -245,19 +252,6 @@ def _make_room(folder: Path) -> Exception | None:
     except OSError as error:
         return _named(error, folder, 0)
     return None
-
-
-def clear(folder: Path) -> None:
-    """Removes a checkpoint, whole or not: the manifest first, so that at no moment it is a damaged one."""
-    (folder / manifests.NAME).unlink(missing_ok=True)
-    for inner in ("weights", "state"):
-        if (folder / inner).is_dir():
-            for file in (folder / inner).iterdir():
-                file.unlink()
-            (folder / inner).rmdir()
-    (folder / f".{manifests.NAME}.draft").unlink(missing_ok=True)
-    if folder.is_dir():
-        folder.rmdir()
 
 
 def _named(error: OSError, folder: Path, rank: int) -> OSError:

@@ -226,7 +226,7 @@ def test_a_pickle_does_not_run(folder: Path, tmp_path: Path, name: str, zipped: 
 
 
 def sign(folder: Path) -> None:
-    from parallel.checkpoint.files import checksum
+    from parallel.checkpoint.disk import checksum
     from parallel.checkpoint.manifest import write_manifest
 
     held = read_manifest(folder)

@@ -19,6 +19,8 @@ class ToyConfig(TrainConfig):
     """points to make up"""
     lr: float = 0.1
     """learning rate"""
+    momentum: float = 0.0
+    """of SGD"""
     kind: Literal["line", "flat"] = "line"
     """what the points lie on"""
     batch_size: int = 4

@@ -35,7 +35,8 @@ class ToyTrainer(Trainer[ToyConfig]):
             raise InputError("bad: row 3 is not a point")
         torch.manual_seed(self.config.seed)
         self.models["net"] = self.p.wrap(ToyLine(1))
-        self.optimizers["net"] = self.p.optimizer(self.models["net"], torch.optim.SGD, lr=self.config.lr)
+        how = {"lr": self.config.lr, "momentum": self.config.momentum}
+        self.optimizers["net"] = self.p.optimizer(self.models["net"], torch.optim.SGD, **how)
         self.train = self.p.loader(self.points(), self.config.batch_size, shuffle=True, seed=self.config.seed)
 
     def points(self) -> tuple[Tensor, Tensor]:

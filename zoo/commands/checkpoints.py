@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.checkpoint import MANIFEST, checkpoints_of, is_complete
+from parallel.checkpoint import CheckpointError, VersionError, is_complete, read_manifest
+from parallel.checkpoint import verify as verify_checkpoint
+from zoo.checkpoint import MANIFEST, checkpoints_of
 from zoo.commands.outcome import Outcome
 from zoo.flags import from_flags
 from zoo_datasets.errors import InputError
 
 SUMMARY = "list a run's checkpoints, and check them"
 
-DAMAGED = 1  # exit code of --verify
+BAD = 1  # exit code where a checkpoint is damaged, or of a later release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +37,9 @@ def run(argv: list[str]) -> Outcome:
         raise InputError(f"{config.run}: no such run; give a run directory or a checkpoint in it")
     folders = [config.run] if is_complete(config.run) else checkpoints_of(config.run)
     rows = [_row(folder, config.verify) for folder in folders]
-    damaged = any(row["verified"] is False for row in rows)
+    bad = any(row["problem"] for row in rows)
     text = "\n".join(map(_line, rows)) if rows else f"{config.run}: no checkpoints"
-    return Outcome({"run": str(config.run), "checkpoints": rows}, text, DAMAGED if damaged else 0)
+    return Outcome({"run": str(config.run), "checkpoints": rows}, text, BAD if bad else 0)
 
 
 def _row(folder: Path, verify: bool) -> dict[str, Any]:
@@ -53,28 +54,24 @@ def _row(folder: Path, verify: bool) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        extra = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["extra"]
-        row |= {"step": extra["step"], "metrics": extra["metrics"]}
-    except (ValueError, KeyError, TypeError):
-        row |= {"verified": False, "problem": f"{folder / MANIFEST}: not a manifest that zoo wrote"}
-        return row
-    if verify:
-        from parallel.checkpoint import CheckpointError
-        from parallel.checkpoint import verify as verify_checkpoint
-
-        try:
-            verify_checkpoint(folder)
-            row["verified"] = True
-        except CheckpointError as error:
-            row |= {"verified": False, "problem": str(error)}
-    return row
+        extra = (verify_checkpoint if verify else read_manifest)(folder).extra
+    except VersionError as error:
+        return row | {"problem": str(error)}
+    except CheckpointError as error:
+        return row | {"verified": False, "problem": str(error)}
+    return row | {
+        "step": extra.get("step"),
+        "metrics": extra.get("metrics", {}),
+        "verified": True if verify else None,
+    }
 
 
 def _line(row: dict[str, Any]) -> str:
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in row["metrics"].items() if value is not None)
-    state = {None: "", True: "  verified", False: f"  DAMAGED: {row['problem']}"}[row["verified"]]
+    state = {None: f"  {row['problem'] or ''}", True: "  verified", False: f"  DAMAGED: {row['problem']}"}
     name = Path(row["checkpoint"]).name
-    return f"{name}  {_size(row['bytes']):>9}  {_age(row['age']):>8} ago  {metrics}".rstrip() + state
+    about = f"{name}  {_size(row['bytes']):>9}  {_age(row['age']):>8} ago  {metrics}"
+    return f"{about.rstrip()}{state[row['verified']]}".rstrip()
 
 
 def _size(count: float) -> str:
