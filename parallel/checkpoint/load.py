@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,12 +30,15 @@ def load(folder: Path, contents: Contents, world: World) -> dict[str, Any]:
     """Called on every rank; see :meth:`parallel.interface.Parallel.load`."""
     manifest = _together(lambda: _read(folder, contents) if world.rank == 0 else None, world.all)
     manifest = broadcast_object(manifest, world.all)
-    _together(lambda: _check_share(folder, manifest, contents, world), world.all)
-    with ExitStack() as stack, torch.no_grad():
+    with ExitStack() as stack, ThreadPoolExecutor(1) as thread, torch.no_grad():
+        checked = thread.submit(_check_share, folder, manifest, contents, world)
         source = _Source(folder, stack)
-        work = _together(lambda: list(_match(source, manifest, contents)), world.all)
-        for copy in work:
-            copy()
+        matched = _attempt(lambda: list(_match(source, manifest, contents)))  # meanwhile
+        _together(
+            checked.result, world.all
+        )  # first: what is wrong with damaged bytes is that they are damaged
+        for put in _together(matched, world.all):
+            put()
     for name, loader in contents.loaders.items():
         loader.load_state_dict(manifest.loaders[name])
     return manifest.extra
@@ -94,7 +98,7 @@ def _check_share(folder: Path, manifest: Manifest, contents: Contents, world: Wo
 
 
 def _match(source: _Source, manifest: Manifest, contents: Contents) -> Iterator[Callable[[], None]]:
-    """Compares all that is to be loaded with what there is, and yields what will copy it."""
+    """Compares all that is to be loaded with what there is, reads optimizer states, and yields what puts all in place."""
     for name, net in contents.models.items():
         yield _into(source, weights_file(name), net_pieces(net))
     for name, ema in contents.emas.items():
@@ -109,11 +113,11 @@ def _into(source: _Source, file: str, pieces: Mapping[str, Piece]) -> Callable[[
     shapes = {name: tuple(value.get_shape()) for name, value in saved.items()}
     check_match(f"{source.folder / file}", {name: piece.shape for name, piece in pieces.items()}, shapes)
 
-    def copy() -> None:
+    def put() -> None:
         for name, piece in pieces.items():
             _fill(piece.tensor, piece.region, saved[name])
 
-    return copy
+    return put
 
 
 def check_match(
@@ -155,22 +159,23 @@ def _into_optimizer(
         parameter, _, key = full.rpartition("/")
         saved.setdefault(parameter, {})[key] = value
 
-    def copy() -> None:
-        inner = optimizer.inner
-        members = [parameter for group in inner.param_groups for parameter in group["params"]]
-        places = {id(parameter): place for place, parameter in enumerate(members)}
-        state: dict[int, dict[str, Tensor]] = {}
-        for parameter, slot in slots.items():
-            if id(slot.shard) in places and parameter in saved:  # under ZeRO-1 a rank steps some of them
-                whole = tuple(whole_shape(slot.parameter, slot.split))
-                held: dict[str, Tensor] = {}
-                for key, value in saved[parameter].items():
-                    shape = tuple(value.get_shape())
-                    cut = bool(shape) and shape == whole
-                    region = region_of(slot.parameter, slot.split) if cut else whole_region(shape)
-                    held[key] = torch.empty(piece_shape(region), dtype=_dtype(value))
-                    _fill(held[key], region, value)
-                state[places[id(slot.shard)]] = held
+    inner = optimizer.inner
+    members = [parameter for group in inner.param_groups for parameter in group["params"]]
+    places = {id(parameter): place for place, parameter in enumerate(members)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for parameter, slot in slots.items():
+        if id(slot.shard) in places and parameter in saved:  # under ZeRO-1 a rank steps some of them
+            whole = tuple(whole_shape(slot.parameter, slot.split))
+            held: dict[str, Tensor] = {}
+            for key, value in saved[parameter].items():
+                shape = tuple(value.get_shape())
+                cut = bool(shape) and shape == whole
+                region = region_of(slot.parameter, slot.split) if cut else whole_region(shape)
+                held[key] = torch.empty(piece_shape(region), dtype=_dtype(value))
+                _fill(held[key], region, value)
+            state[places[id(slot.shard)]] = held
+
+    def put() -> None:
         # torch puts each where the optimizer wants it: moments as the parameter is, step counters on the host.
         inner.load_state_dict({"state": state, "param_groups": inner.state_dict()["param_groups"]})
         optimizer.steps = stated["steps"]
@@ -178,7 +183,7 @@ def _into_optimizer(
             optimizer.scaler.scale = stated["scaler"]["scale"]
             optimizer.scaler.good_steps = stated["scaler"]["good_steps"]
 
-    return copy
+    return put
 
 
 def _fill(piece: Tensor, region: Region, saved: Any) -> None:
@@ -188,6 +193,16 @@ def _fill(piece: Tensor, region: Region, saved: Any) -> None:
 
 def _dtype(saved: Any) -> torch.dtype:
     return saved[...].dtype if not saved.get_shape() else saved[:0].dtype
+
+
+def _attempt(function: Callable[[], Value]) -> Callable[[], Value]:
+    """Calls ``function`` now; what is returned gives its value, or raises what it raised."""
+    outcome: Future[Value] = Future()
+    try:
+        outcome.set_result(function())
+    except Exception as error:
+        outcome.set_exception(error)
+    return outcome.result
 
 
 def _together(function: Callable[[], Value], group: Group) -> Value:

@@ -7,6 +7,7 @@ import queue
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from parallel.checkpoint import manifest as manifests
 from parallel.checkpoint.contents import Contents, scaler_state, weights_file
 from parallel.checkpoint.disk import FileSum, sync_folder
-from parallel.checkpoint.files import TensorFile
+from parallel.checkpoint.files import TensorFile, TensorInfo
 from parallel.checkpoint.manifest import CheckpointError, Manifest, clear, is_complete
 from parallel.checkpoint.pieces import Piece, optimizer_parameters, ties
 from parallel.checkpoint.plan import Held, PlannedFile, make_plan
@@ -37,6 +38,7 @@ class Saver:
         self._group: Group = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[None] | None = None
+        self._copies = _Copies()
 
     def save(self, folder: Path, contents: Contents, extra: Mapping[str, Any], background: bool) -> None:
         """Called on every rank; see :meth:`parallel.interface.Parallel.save`."""
@@ -59,15 +61,20 @@ class Saver:
         metadata = {
             weights_file(name): {"format": "pt", **tied} for name, tied in manifest.models.items() if tied
         }
-        self._saving = self._thread.submit(self._write, folder, arriving, manifest, metadata)
+        write = partial(self._write, folder, arriving, manifest, metadata)
+        if not background:
+            self._saving = self._thread.submit(write)
         try:
-            for item in self._exchange(files, pieces, keep=background):
+            for item in self._exchange(files, pieces, self._copies if background else None):
                 arriving.put(item)
         except BaseException as error:
             arriving.put(error)
             raise
         arriving.put(None)
-        if not background:
+        if background:
+            # Not before: it would compete with the copying that training waits for.
+            self._saving = self._thread.submit(write)
+        else:
             self.wait()
 
     def wait(self) -> None:
@@ -107,12 +114,15 @@ class Saver:
         )
 
     def _exchange(
-        self, files: list[PlannedFile], pieces: Mapping[str, Mapping[str, Piece]], keep: bool
+        self,
+        files: list[PlannedFile],
+        pieces: Mapping[str, Mapping[str, Piece]],
+        copies: _Copies | None,
     ) -> Iterator[PlannedFile | Tensor]:
         """Sends this rank's pieces to the writers of their files, and yields the tensors of its own files, whole.
 
         Args:
-            keep: the tensors are used after training has gone on, so they must not be the model's own.
+            copies: what is yielded is used after training has gone on, so that it must not be the model's own.
         """
         own = self.world.rank
         sends: list[tuple[dist.Work, Tensor]] = []  # the tensors live as long as they are sent
@@ -130,10 +140,10 @@ class Saver:
             for tensor in file.tensors:
                 info = tensor.info
                 if len(tensor.sources) == 1 and tensor.sources[0][1] == own:
-                    piece_of = pieces[file.group][info.name].tensor
-                    yield piece_of.to("cpu", copy=True) if keep else piece_of
+                    held = pieces[file.group][info.name].tensor
+                    yield held if copies is None else copies.room(file.group, info).copy_(held)
                     continue
-                whole = torch.empty(info.shape, dtype=info.dtype)
+                whole = (copies or _Copies()).room(file.group, info)
                 for region, source in tensor.sources:
                     self._place(whole, region, source, pieces[file.group].get(info.name))
                 yield whole
@@ -196,6 +206,23 @@ class Saver:
         values: list[Any] = [None] * self.world.size
         dist.all_gather_object(values, value, group=self._group)
         return values
+
+
+class _Copies:
+    """Memory for the tensors of a save in the background.
+
+    The next one uses it again: new pages cost the training loop three times what the copying does.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], Tensor] = {}
+
+    def room(self, group: str, info: TensorInfo) -> Tensor:
+        """An uninitialised tensor on the CPU, the same one each time."""
+        held = self._held.get((group, info.name))
+        if held is None or (held.shape, held.dtype) != (info.shape, info.dtype):
+            held = self._held[group, info.name] = torch.empty(info.shape, dtype=info.dtype)
+        return held
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import pickle
 import resource
@@ -19,11 +18,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool import CaseError, Pool
+from signed import of_the_future, sign
 from torch import nn
 
 from parallel import launch
 from parallel.checkpoint import CheckpointError, clear, is_complete, read_manifest, verify
-from parallel.checkpoint.manifest import Manifest, _digest
 from parallel.interface import Parallel
 
 
@@ -127,10 +126,7 @@ def test_any_changed_byte_of_the_manifest_is_noticed(good: Path, data: st.DataOb
 
 
 def test_a_later_version_is_named_and_not_guessed_at(folder: Path) -> None:
-    body = json.loads((folder / "manifest.json").read_text())
-    del body["checksum"]
-    body |= {"version": 7, "something": "new"}
-    (folder / "manifest.json").write_text(json.dumps({"checksum": _digest(body), **body}))
+    of_the_future(folder)
     with pytest.raises(
         CheckpointError, match=r"manifest\.json: of version 7, and this release reads up to 1: upgrade"
     ):
@@ -223,16 +219,6 @@ def test_a_pickle_does_not_run(folder: Path, tmp_path: Path, name: str, zipped: 
     assert not bomb.file.exists()
     pickle.loads(pickle.dumps(bomb))
     assert bomb.file.exists()  # it would have
-
-
-def sign(folder: Path) -> None:
-    from parallel.checkpoint.disk import checksum
-    from parallel.checkpoint.manifest import write_manifest
-
-    held = read_manifest(folder)
-    files = {name: checksum(folder / name) for name in held.files}
-    fields = {field: getattr(held, field) for field in held.__dataclass_fields__ if field != "files"}
-    write_manifest(folder, Manifest(files=files, **fields))
 
 
 @contextmanager

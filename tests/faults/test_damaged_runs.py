@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -11,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from signed import of_the_future
 
 import zoo
-from parallel.checkpoint.manifest import _digest
 from zoo.commands import main
 from zoo_datasets.errors import InputError
 
@@ -51,13 +50,6 @@ def flip(file: str) -> None:
     Path(file).write_bytes(data)
 
 
-def of_the_future(file: str) -> None:
-    body = json.loads(Path(file).read_text())
-    del body["checksum"]
-    body |= {"version": 7, "something": "new"}
-    Path(file).write_text(json.dumps({"checksum": _digest(body), **body}))
-
-
 COMMANDS = {
     "evaluate": "evaluate {run} --parallel ddp",
     "predict": "predict {run} --input points.txt --output out.csv",
@@ -70,7 +62,11 @@ HARMS: dict[str, tuple[Callable[[str], object], str, str]] = {
     "missing": (lambda file: Path(file).unlink(), WEIGHTS, "missing"),
     "missing shard": (lambda file: Path(file).unlink(), STATE, "missing"),
     "manifest": (flip, MANIFEST, "(cannot be read: .*|damaged, its checksum differs)"),
-    "future": (of_the_future, MANIFEST, "of version 7, and this release reads up to 1: upgrade to load it"),
+    "future": (
+        lambda file: of_the_future(Path(file).parent),
+        MANIFEST,
+        "of version 7, and this release reads up to 1: upgrade to load it",
+    ),
 }
 
 

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import load_and_save, load_and_train, tensors, train_and_save
+from cases import Run, load_and_save, load_and_train, tensors, train_and_save
 from pool import Pool
+from safetensors import safe_open
+from safetensors.torch import load_file, load_model
+
+from parallel import Parallel
+from parallel.testing import nets
 
 from parallel import registry
 
@@ -101,6 +106,32 @@ def test_what_is_loaded_is_saved_again_bit_for_bit(
     assert len(files) == 5
     for file in files:
         assert (tmp_path / "again" / file).read_bytes() == (saved["gan"] / file).read_bytes(), file
+
+
+def still_tied(p: Parallel, folder: Path) -> bool:
+    run = Run(p, "tied", seed=99)
+    p.load(folder, **run.parts)
+    net = run.parts["models"]["net0"]
+    return net.head.weight is net.embed.weight
+
+
+def test_tied_tensors_are_under_each_name_and_stay_tied(fresh: Pool, saved: Saved) -> None:
+    """Plain torch loads the file strictly; the tie is in its header, and in the module that it is loaded into."""
+    file = saved["tied"] / "weights/net0.safetensors"
+    with safe_open(file, "pt") as opened:
+        assert opened.metadata() == {"format": "pt", "head.weight": "embed.weight"}
+    whole = load_file(file)
+    assert torch.equal(whole["head.weight"], whole["embed.weight"])
+    for load in (
+        lambda net: net.load_state_dict(whole, strict=True),
+        lambda net: load_model(net, file, strict=False),
+    ):
+        net = nets.Tied().double()
+        load(net)
+        assert net.head.weight is net.embed.weight
+        assert torch.equal(net.embed.weight, whole["embed.weight"])
+    for spec, n in (("single", 1), ("ddp", 2), ("fsdp", 3), ("tp", 2)):
+        assert fresh.run(still_tied, spec, n, saved["tied"], precision="fp64") == [True] * n
 
 
 def pairs() -> list[tuple[str, tuple[str, int], tuple[str, int]]]:
