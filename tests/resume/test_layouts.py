@@ -12,10 +12,8 @@ from pool import Pool
 from safetensors import safe_open
 from safetensors.torch import load_file, load_model
 
-from parallel import Parallel
+from parallel import Parallel, registry
 from parallel.testing import nets
-
-from parallel import registry
 
 LAYOUTS = [
     ("single", 1),
