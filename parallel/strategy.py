@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -349,9 +348,7 @@ class Strategy(Parallel):
             engine.close()
         self._nets.clear()
         self._optimizers.clear()
-        if dist.is_initialized():
-            dist.destroy_process_group()
-            gc.collect()  # nets and engines are cycles that hold groups, whose threads wake 100 times a second
+        self.world.leave()
 
     # Inside
 

@@ -155,8 +155,8 @@ def test_two_launches_at_once_give_rank_0s_values(monkeypatch: pytest.MonkeyPatc
         assert not differences(want, got["trace"], "fp64")
 
 
-def threads_after_a_case(p: Parallel) -> int:
-    run_case(p, "mlp", 1)
+def threads_after_a_case(p: Parallel, case: str) -> int:
+    run_case(p, case, 1)
     return len(list(Path("/proc/self/task").iterdir()))
 
 
@@ -164,9 +164,9 @@ def threads_after_a_case(p: Parallel) -> int:
 @pytest.mark.parametrize("spec", ["ddp", "fsdp"])
 def test_a_closed_strategy_leaves_no_group_behind(spec: str, ranks: Pool) -> None:
     """A process group has four threads, which wake a hundred times a second for as long as anything holds it."""
-    ranks.run(threads_after_a_case, spec, 2)  # DTensor's caches keep one mesh of a shape
-    counts = {ranks.run(threads_after_a_case, spec, 2)[0] for _ in range(3)}
-    assert len(counts) == 1
+    ranks.run(threads_after_a_case, spec, 2, "mlp")
+    cases = ("mlp", "short-bias", "dropout", "tied")
+    assert len({ranks.run(threads_after_a_case, spec, 2, case)[0] for case in cases}) == 1
 
 
 def test_ranks_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
