@@ -50,7 +50,8 @@ class World:
         if not dist.is_initialized():
             return
         dist.destroy_process_group()
-        if self.mesh is not None:  # which DTensor's caches keep for good, one for each shape that was ever cut
+        if self.mesh is not None:
+            # DTensor's caches keep a mesh for good, one for each shape that was ever cut.
             getattr(self.mesh, "_pg_registry", {}).clear()
         gc.collect()  # nets, hooks and engines are cycles
 
