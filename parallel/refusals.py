@@ -103,6 +103,12 @@ GROUPED_CONVOLUTION = Refusal(
     "its input channels belong to groups, which a cut by channel would part",
     "leave it out of Plan.tensor",
 )
+COMPUTED_WEIGHT = Refusal(
+    ("tp", "ddp+tp", "fsdp+tp"),
+    "cutting a weight that is computed from others (weight_norm, a parametrization), but for spectral norm",
+    "a slice of it is not computed from slices of them",
+    "leave the layer out of Plan.tensor",
+)
 CUT_TIE = Refusal(
     TENSOR_PARALLEL,
     "cutting one of two tied weights",

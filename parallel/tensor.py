@@ -4,6 +4,8 @@ A cut layer keeps its class and its parameter names and holds plain tensors, thi
 reducer, FSDP2 and any optimizer carry them as they carry others. What was cut, and how, is kept beside the
 net for saving.
 
+The spectral norm of a weight, in both of torch's forms, is cut with it (:mod:`parallel.spectral_cut`).
+
 Styles (values of ``Plan.tensor``); words behind the style name attributes of the parent module that count
 what is cut, such as "qkv num_heads attn_dim":
 
@@ -13,31 +15,35 @@ row        Linear by input feature: input this rank's features, output whole
 qkv        like column, for queries, keys and values fused in one layer: each rank gets whole heads
 pair       like column, for two layers fused in one, as a gated MLP's: each rank gets the same units of both
 conv_out   convolution by output channel; conv_in: by input channel
+gathered   conv_out whose output is put together again, for what reads all channels
 channels   what works on each channel of a cut activation by itself (BatchNorm and the like)
 shared     whole parameters used on cut activations (a norm over each head): their gradients are summed
+slice      like shared, for a module of which the parameters named behind the style are cut along their first axis
+entering   a layer that every rank computes whole, and whose output is used on cut activations
 features   dropout on an activation cut along its last axis; heads: along its second
 ========== =========================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from torch.nn import functional as F
 
+from parallel.crossings import Copy, Gather, Reduce
 from parallel.dropout import KeyedDropout
 from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.net import Net
 from parallel.plan import match
 from parallel.refusals import CUT_TIE, GROUPED_CONVOLUTION, NOTHING_TO_CUT
+from parallel.spectral_cut import cut_norm, source_of
 from parallel.splits import Split
 
 
@@ -77,10 +83,11 @@ class _Style(ParallelStyle):
     def __init__(self, net: Net, layer: str, words: str) -> None:
         self.net = net
         self.layer = layer
-        self.style, *self.counts = words.split()
+        self.style, *more = words.split()
+        self.counts, self.sliced = ([], more) if self.style == "slice" else (more, [])
         self.divided: set[tuple[int, str]] = set()
-        if self.style not in _STYLES and self.style not in ("shared", *_DROPOUT):
-            known = ", ".join((*_STYLES, "shared", *_DROPOUT))
+        if self.style not in _KNOWN:
+            known = ", ".join(_KNOWN)
             raise ParallelError(
                 f"Plan.tensor: style {self.style!r} of layer {layer!r} is unknown; it is one of {known}"
             )
@@ -94,13 +101,14 @@ class _Style(ParallelStyle):
                     f"Plan.tensor: the parent of layer {self.layer!r} has no number {attribute!r}"
                 )
             self._divides(getattr(parent, attribute), attribute, degree)
-        if self.style in _STYLES:
-            cut = _STYLES[self.style]
-            for name, axis in cut.axes.items():
-                tensor = getattr(module, name, None)
-                if tensor is not None and tensor.dim():
-                    self._is_not_tied(tensor)
-                    self._divides(tensor.shape[axis] // cut.blocks, f"{name} axis {axis}", degree)
+        cut = self._what()
+        for name, axis in cut.axes.items():
+            source = source_of(module, name, self.layer)
+            if source is not None:
+                self._is_not_tied(source.tensor)
+                self._divides(source.tensor.shape[axis] // cut.blocks, f"{name} axis {axis}", degree)
+            elif self.style == "slice":
+                raise ParallelError(f"Plan.tensor: layer {self.layer!r} has no tensor {name!r} to cut")
         if isinstance(module, nn.modules.conv._ConvNd) and module.groups != 1:
             raise GROUPED_CONVOLUTION.error(f"layer {self.layer!r}")
 
@@ -132,24 +140,30 @@ class _Style(ParallelStyle):
             if not isinstance(module, KeyedDropout):
                 raise ParallelError(f"layer {self.layer!r}: style {self.style!r} is for dropout layers")
             module.cut = (_DROPOUT[self.style], rank, degree)
-        elif self.style == "shared":
-            module.forward = _Shared(module, group)
+        elif self.style == "entering":
+            module.forward = _Entering(module, group)
         else:
-            self._cut(module, _STYLES[self.style], group, rank, degree)
+            self._cut(module, group, rank, degree)
+            if self.style in ("shared", "slice"):
+                module.forward = _Shared(module, group, but=self.sliced)
         return module
 
-    def _cut(self, module: nn.Module, cut: _Cut, group: dist.ProcessGroup, rank: int, degree: int) -> None:
+    def _what(self) -> _Cut:
+        return _STYLES.get(self.style, _Cut(dict.fromkeys(self.sliced, 0), 1, None))
+
+    def _cut(self, module: nn.Module, group: dist.ProcessGroup, rank: int, degree: int) -> None:
+        cut = self._what()
         for name, axis in cut.axes.items():
-            tensor = getattr(module, name, None)
-            if tensor is None or not tensor.dim():
+            source = source_of(module, name, self.layer)
+            if source is None:
                 continue
-            split = Split(axis, cut.blocks, group)
+            split, tensor = Split(axis, cut.blocks, group), source.tensor
             piece = split.take(tensor.detach(), rank, degree).clone()
             if isinstance(tensor, nn.Parameter):
-                setattr(module, name, nn.Parameter(piece, requires_grad=tensor.requires_grad))
-            else:
-                setattr(module, name, piece)
-            self.net.splits[f"{self.layer}.{name}"] = split
+                piece = nn.Parameter(piece, requires_grad=tensor.requires_grad)
+            setattr(source.holder, source.attribute, piece)
+            splits = {source.name: split} | (cut_norm(source, split) if source.norm is not None else {})
+            self.net.splits |= {f"{self.layer}.{held}": one for held, one in splits.items()}
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.num_features //= degree
         if cut.forward is not None:
@@ -169,13 +183,18 @@ class _Forward:
 
 
 class _Shared:
-    """Runs a layer with its parameters passed through :class:`Copy`, so that their gradients are sums over the ranks."""
+    """Runs a layer with its parameters passed through :class:`Copy`, so that their gradients are sums over the ranks.
 
-    def __init__(self, module: nn.Module, group: dist.ProcessGroup) -> None:
-        self.module, self.group, self.original = module, group, module.forward
+    Args:
+        but: parameters that are cut, whose gradients are each rank's own.
+    """
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup, but: Sequence[str]) -> None:
+        self.module, self.group, self.but, self.original = module, group, but, module.forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        held = dict(self.module.named_parameters(recurse=False))
+        own = self.module.named_parameters(recurse=False)
+        held = {name: parameter for name, parameter in own if name not in self.but}
         try:
             for name, parameter in held.items():
                 del self.module._parameters[name]
@@ -187,32 +206,15 @@ class _Shared:
                 self.module._parameters[name] = parameter
 
 
-class Copy(torch.autograd.Function):
-    """What every rank holds whole enters a cut region: the identity, whose gradient is the sum of the ranks'."""
+class _Entering:
+    """Runs a layer, and lets its output enter a cut region."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup) -> None:
+        self.group, self.original = group, module.forward
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return Reduce.apply(grads[0], ctx.group), None
-
-
-class Reduce(torch.autograd.Function):
-    """Summands leave a cut region: their sum over the ranks, whose gradient every rank gets whole."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        x = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return Copy.apply(grads[0], ctx.group), None
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        output: Tensor = Copy.apply(self.original(*args, **kwargs), self.group)
+        return output
 
 
 def _column(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
@@ -228,6 +230,11 @@ def _conv_out(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
     return module._conv_forward(Copy.apply(x, group), module.weight, module.bias)
 
 
+def _gathered(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
+    y: Tensor = Gather.apply(_conv_out(module, group, x), 1, group)
+    return y
+
+
 def _conv_in(module: Any, group: dist.ProcessGroup, x: Tensor) -> Tensor:
     y: Tensor = Reduce.apply(module._conv_forward(x, module.weight, None), group)
     return y if module.bias is None else y + module.bias.to(y.dtype).view(-1, *(1,) * (y.dim() - 2))
@@ -240,6 +247,8 @@ _STYLES = {
     "qkv": _Cut({"weight": 0, "bias": 0}, 3, _column),
     "pair": _Cut({"weight": 0, "bias": 0}, 2, _column),
     "conv_out": _Cut({"weight": 0, "bias": 0}, 1, _conv_out),
+    "gathered": _Cut({"weight": 0, "bias": 0}, 1, _gathered),
     "conv_in": _Cut({"weight": 1}, 1, _conv_in),
     "channels": _Cut({"weight": 0, "bias": 0, "running_mean": 0, "running_var": 0}, 1, None),
 }
+_KNOWN = (*_STYLES, "shared", "slice", "entering", *_DROPOUT)

@@ -23,6 +23,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import parallel.batchnorm
 import parallel.collectives
+import parallel.crossings
 import parallel.ddp
 import parallel.dp
 import parallel.gradients
@@ -102,12 +103,12 @@ def _lonely_replicas(p: Parallel) -> AbstractContextManager[Any]:
 
 
 def _no_sum_out(p: Parallel) -> AbstractContextManager[Any]:
-    return mock.patch.object(parallel.tensor, "dist", _Without(torch.distributed, all_reduce=_nothing))
+    return mock.patch.object(parallel.crossings, "dist", _Without(torch.distributed, all_reduce=_nothing))
 
 
 def _no_sum_in(p: Parallel) -> AbstractContextManager[Any]:
     return mock.patch.object(
-        parallel.tensor.Copy, "backward", staticmethod(lambda ctx, *grads: (grads[0], None))
+        parallel.crossings.Copy, "backward", staticmethod(lambda ctx, *grads: (grads[0], None))
     )
 
 
