@@ -10,7 +10,7 @@ import numpy as np
 
 from zoo_datasets.errors import InputError, shown
 from zoo_datasets.images_split import split_classes
-from zoo_datasets.label_maps_decode import MapFormat, read_pair
+from zoo_datasets.label_maps_decode import read_pair
 from zoo_datasets.label_maps_folder import Pair, read_layout
 from zoo_datasets.label_maps_names import with_count
 from zoo_datasets.scenes import generated_scenes
@@ -25,17 +25,15 @@ class LabelMapFiles(Segmented):
 
     Attributes:
         pairs: paths by row.
-        meaning: of the numbers in the maps.
     """
 
     pairs: list[Pair]
-    meaning: MapFormat
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, row: int) -> SegmentedRow:
-        return read_pair(*self.pairs[row], self.meaning, self.size)
+        return read_pair(*self.pairs[row], self.map_format, self.size)
 
     def take(self, rows: np.ndarray) -> LabelMapFiles:
         return replace(self, pairs=[self.pairs[row] for row in rows])
@@ -75,8 +73,14 @@ def load_label_maps(
         raise InputError(f"no folder {shown(source)}; give one of images and label maps")
     found = read_layout(folder)
     names = with_count(found.names, labels, source)
-    meaning = MapFormat(len(names), found.first, dont_care or found.dont_care)
-    train = LabelMapFiles(names=names, size=size, source=source, pairs=list(found.train), meaning=meaning)
+    train = LabelMapFiles(
+        names=names,
+        size=size,
+        source=source,
+        first=found.first,
+        dont_care=dont_care or found.dont_care,
+        pairs=list(found.train),
+    )
     if found.eval is not None:
         return SegmentedData(train, replace(train, pairs=list(found.eval)))
     if len(train) < 2:

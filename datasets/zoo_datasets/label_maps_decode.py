@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from zoo_datasets.images_decode import BadImageError, opened_image, read_image
-from zoo_datasets.segmented import DONT_CARE, SegmentedRow, to_unit
+from zoo_datasets.segmented import DONT_CARE, MapFormat, SegmentedRow, to_unit
 
-__all__ = ["MapFormat", "read_label_map", "read_pair", "read_square", "read_square_map"]
+__all__ = ["read_label_map", "read_pair", "read_square", "read_square_map"]
 
 _MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # of one number a pixel
-
-
-@dataclass(frozen=True)
-class MapFormat:
-    """What the numbers in label map files mean.
-
-    Attributes:
-        labels: how many there are, from 1 to 255.
-        first: the value of label 0. Where it is 1, the value 0 means no label, as ADE20K has it.
-        dont_care: whether the value 255 means no label.
-    """
-
-    labels: int
-    first: int = 0
-    dont_care: bool = False
 
 
 def read_label_map(path: Path, meaning: MapFormat) -> np.ndarray:

@@ -29,7 +29,7 @@ class Folder:
     Attributes:
         train, eval: images with their maps; ``eval`` is None where nothing is set apart.
         names: the labels', where they are known.
-        first, dont_care: see :class:`zoo_datasets.label_maps_decode.MapFormat`.
+        first, dont_care: see :class:`zoo_datasets.segmented.MapFormat`.
     """
 
     train: Sequence[Pair]

@@ -11,9 +11,24 @@ import numpy as np
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["DONT_CARE", "Segmented", "SegmentedData", "SegmentedRow", "to_unit"]
+__all__ = ["DONT_CARE", "MapFormat", "Segmented", "SegmentedData", "SegmentedRow", "to_unit"]
 
 DONT_CARE = 255  # in a label map: the pixel belongs to no region
+
+
+@dataclass(frozen=True)
+class MapFormat:
+    """What the numbers in label map files mean.
+
+    Attributes:
+        labels: how many there are, from 1 to 255.
+        first: the value of label 0. Where it is 1, the value 0 means no label, as ADE20K has it.
+        dont_care: whether the value 255 means no label.
+    """
+
+    labels: int
+    first: int = 0
+    dont_care: bool = False
 
 
 class SegmentedRow(TypedDict):
@@ -36,11 +51,19 @@ class Segmented(ABC):
         names: of the labels 0, 1, ...
         size: height and width of what is read, in pixels.
         source: what messages call them.
+        first, dont_care: see :class:`MapFormat`.
     """
 
     names: tuple[str, ...]
     size: int
     source: str
+    first: int = 0
+    dont_care: bool = False
+
+    @property
+    def map_format(self) -> MapFormat:
+        """What the numbers mean in a label map file of the same kind."""
+        return MapFormat(len(self.names), self.first, self.dont_care)
 
     @abstractmethod
     def __len__(self) -> int: ...

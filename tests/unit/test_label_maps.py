@@ -15,8 +15,9 @@ import parallel
 from zoo_datasets.errors import InputError
 from zoo_datasets.images_decode import BadImageError
 from zoo_datasets.label_maps import load_label_maps
-from zoo_datasets.label_maps_decode import MapFormat, read_label_map, read_pair, read_square, read_square_map
+from zoo_datasets.label_maps_decode import read_label_map, read_pair, read_square, read_square_map
 from zoo_datasets.label_maps_names import CITYSCAPES_IDS, CITYSCAPES_TRAIN_IDS
+from zoo_datasets.segmented import MapFormat
 
 FORMAT = MapFormat(19)
 
@@ -246,7 +247,7 @@ def test_cityscapes(tmp_path, kind):
     assert data.names == (CITYSCAPES_TRAIN_IDS if kind == "labelTrainIds" else CITYSCAPES_IDS)
     assert (len(data.train), len(data.eval)) == (1, 1)
     assert data.eval[0]["labels"].tolist() == [[18]]
-    assert read_label_map(data.train.pairs[0][1], data.train.meaning).tolist() == [[18, 255]]
+    assert read_label_map(data.train.pairs[0][1], data.train.map_format).tolist() == [[18, 255]]
 
 
 def test_names_that_are_known_of_cityscapes():
