@@ -83,6 +83,8 @@ class RunConfig(LaunchConfig):
 class SampleConfig(RunConfig):
     """The options of ``zoo sample``; a model's own dataclass inherits them and adds its own."""
 
+    output_suffix: ClassVar[str] = ".csv"  # .png where the samples are pictures
+
     n: int = 10
     """samples to draw"""
     seed: int = 0

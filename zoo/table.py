@@ -12,14 +12,20 @@ from zoo_datasets.errors import InputError
 Rows = Mapping[str, Sequence[Any]]  # column name -> a list or 1-d array, all of one length
 
 
-def check_output(path: Path, option: str = "--output") -> None:
-    """Raises unless a table can be written to ``path`` without writing over anything.
+_WRITTEN_AS = {".csv": "tables are written as CSV", ".png": "pictures are written as PNG"}
+
+
+def check_output(path: Path, option: str = "--output", suffix: str = ".csv") -> None:
+    """Raises unless a table, or a picture, can be written to ``path`` without writing over anything.
+
+    Args:
+        suffix: .csv for a table, .png for a picture.
 
     Raises:
-        InputError: the name does not end in .csv, the file exists, or its folder does not.
+        InputError: the name does not end in it, the file exists, or its folder does not.
     """
-    if path.suffix.lower() != ".csv":
-        raise InputError(f"{option} {path}: tables are written as CSV; give a name that ends in .csv")
+    if path.suffix.lower() != suffix:
+        raise InputError(f"{option} {path}: {_WRITTEN_AS[suffix]}; give a name that ends in {suffix}")
     check_new(path, option)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from parallel.interface import Parallel, StepInfo
 from zoo.config import TrainConfig
 from zoo.keeper import Keeper
+from zoo.picture import Picture
 from zoo.recorder import Record, Recorder
 from zoo.table import Rows as Rows
 from zoo_datasets.errors import InputError
@@ -134,8 +135,8 @@ class Trainer(ABC, Generic[Config]):
         """
         raise InputError("--features: this model has no embeddings")
 
-    def sample(self, options: Any) -> Rows:
-        """New samples as a table; ``options`` is the entry's ``sample`` config.
+    def sample(self, options: Any) -> Rows | Picture:
+        """New samples as a table, or as a picture; ``options`` is the entry's ``sample`` config.
 
         Raises:
             InputError: the model does not sample.

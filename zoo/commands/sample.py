@@ -9,6 +9,7 @@ from zoo.checkpoint import Checkpoint, read_checkpoint
 from zoo.commands.outcome import Outcome, on_ranks
 from zoo.config import SampleConfig
 from zoo.flags import from_flags
+from zoo.picture import Picture
 from zoo.progress import shown_on
 from zoo.table import Rows, check_output, count_rows, write_csv
 from zoo_datasets.errors import InputError
@@ -35,16 +36,17 @@ def run(argv: list[str]) -> Outcome | None:
     if checkpoint is None:
         raise InputError("the run comes first, as in `zoo sample RUN -n 10`")
     if config.output is not None:
-        check_output(config.output)
-    rows = on_ranks(sample, config, checkpoint, config, precision=checkpoint.config.precision)
-    if rows is None:
+        check_output(config.output, suffix=config.output_suffix)
+    found = on_ranks(sample, config, checkpoint, config, precision=checkpoint.config.precision)
+    if found is None:
         return None
     result = {
         "model": checkpoint.entry.name,
         "checkpoint": str(checkpoint.folder),
-        "samples": count_rows(rows),
+        "samples": found.samples if isinstance(found, Picture) else count_rows(found),
     }
     if config.output is None:
+        rows: Rows = found
         import numpy as np
 
         text = io.StringIO()
@@ -53,18 +55,21 @@ def run(argv: list[str]) -> Outcome | None:
             result | {"rows": {name: np.asarray(column).tolist() for name, column in rows.items()}},
             text.getvalue().rstrip(),
         )
-    with config.output.open("x", encoding="utf-8", newline="") as file:
-        write_csv(file, rows)
+    if isinstance(found, Picture):
+        found.write(config.output)
+    else:
+        with config.output.open("x", encoding="utf-8", newline="") as file:
+            write_csv(file, found)
     result["output"] = str(config.output)
     return Outcome(result, f"{result['samples']} samples written to {config.output}")
 
 
-def sample(p: Parallel, checkpoint: Checkpoint, options: SampleConfig) -> Rows | None:
+def sample(p: Parallel, checkpoint: Checkpoint, options: SampleConfig) -> Rows | Picture | None:
     """The samples on rank 0; called on every rank."""
     from zoo.trainer import evaluating
 
     with shown_on(p):
         trainer = checkpoint.trainer(p)
         with evaluating(trainer):
-            rows = trainer.sample(options)
-    return rows if p.is_main else None
+            samples = trainer.sample(options)
+    return samples if p.is_main else None

@@ -19,14 +19,16 @@ from zoo.integrations.kedro import process, work
 from zoo.integrations.kedro.handover import handing_over
 from zoo.integrations.kedro.options import launch_config, sample_config, train_config
 from zoo.integrations.kedro.trained import TrainedModel
+from zoo.picture import Picture
 from zoo.run import shown_numbers
 from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from numpy import ndarray
     from pandas import DataFrame
-else:
-    DataFrame = Figure = Any  # Kedro resolves the type hints of the functions of nodes, which imports neither
+else:  # Kedro resolves the type hints of the functions of nodes, which imports none of them
+    DataFrame = Figure = ndarray = Any
 
 log = logging.getLogger(__name__)
 
@@ -141,12 +143,17 @@ def sample(
     options: Options = _NONE,
     names: Names = _NONE,
     label: str = "sample",
-) -> DataFrame:
-    """New samples as ``zoo sample`` draws them; ``parameters`` are its options, such as n and seed."""
+) -> DataFrame | Figure:
+    """New samples as ``zoo sample`` draws them: a table, or a picture where the model draws pictures.
+
+    Args:
+        parameters: the options of ``zoo sample``, such as n and seed.
+    """
     entry, source = model.checkpoint.entry, names.get("parameters", "parameters")
     config = sample_config(entry, zoo, options, parameters, source, model.folder)
     with handing_over(names, config) as handover:
-        return _table(process.call(label, work.sample, model.checkpoint, config, reworded=handover.reworded))
+        samples = process.call(label, work.sample, model.checkpoint, config, reworded=handover.reworded)
+    return _figure(samples.pixels) if isinstance(samples, Picture) else _table(samples)
 
 
 def report(
@@ -226,15 +233,17 @@ def _artifact(path: Path) -> str | DataFrame | Figure:
         import pandas as pd
 
         return pd.read_csv(path, float_precision="round_trip")
-    return _figure(path) if path.suffix == ".png" else path.read_text(encoding="utf-8")
-
-
-def _figure(path: Path) -> Figure:
-    """A figure that saves as the image that it is made from, pixel by pixel."""
-    from matplotlib.figure import Figure
+    if path.suffix != ".png":
+        return path.read_text(encoding="utf-8")
     from matplotlib.image import imread
 
-    pixels = imread(io.BytesIO(path.read_bytes()), format="png")
+    return _figure(imread(io.BytesIO(path.read_bytes()), format="png"))
+
+
+def _figure(pixels: ndarray) -> Figure:
+    """A figure that saves as the picture that it is made from, pixel by pixel."""
+    from matplotlib.figure import Figure
+
     height, width = pixels.shape[:2]
     figure = Figure(figsize=(width / 100, height / 100), dpi=100)
     figure.figimage(pixels)

@@ -96,7 +96,7 @@ def sample_node(
     tags: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Node:
-    """A node that draws new samples from a generative model: a DataFrame.
+    """A node that draws new samples from a generative model: a DataFrame, or a matplotlib Figure.
 
     Args:
         model: dataset of the model. output: dataset for the samples.

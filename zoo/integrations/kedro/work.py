@@ -15,6 +15,7 @@ from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:
     from parallel.interface import Parallel
+    from zoo.picture import Picture
     from zoo.registry import ModelEntry
     from zoo.table import Rows
 
@@ -44,10 +45,12 @@ def predict(checkpoint: Checkpoint, config: LaunchConfig, data: Path) -> Rows:
     return rows
 
 
-def sample(checkpoint: Checkpoint, config: SampleConfig) -> Rows:
+def sample(checkpoint: Checkpoint, config: SampleConfig) -> Rows | Picture:
     """New samples of a checkpoint's model."""
-    rows: Rows = on_ranks(_sample, config, checkpoint, config, precision=checkpoint.config.precision)
-    return rows
+    samples: Rows | Picture = on_ranks(
+        _sample, config, checkpoint, config, precision=checkpoint.config.precision
+    )
+    return samples
 
 
 def _measure(p: Parallel, checkpoint: Checkpoint, data: str | None) -> tuple[dict[str, float], Rows]:
@@ -75,7 +78,7 @@ def _answer(p: Parallel, checkpoint: Checkpoint, data: Path) -> Rows:
             return trainer.predict(data)
 
 
-def _sample(p: Parallel, checkpoint: Checkpoint, options: SampleConfig) -> Rows:
+def _sample(p: Parallel, checkpoint: Checkpoint, options: SampleConfig) -> Rows | Picture:
     from zoo.trainer import evaluating
 
     with shown_on(p):
