@@ -9,6 +9,7 @@ checkpoints/    step-00000400/ and so on
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
@@ -143,6 +144,32 @@ def keep_metrics(file: Path, steps: int) -> None:
     draft.replace(file)
 
 
+def _locked(file: Path, mode: Literal["a", "x"]) -> TextIO:
+    """Opens a run's file that one process at a time may have open; the lock goes with the process, however it ends.
+
+    Raises:
+        InputError: another process has it.
+    """
+    folder = file.parent
+    try:
+        opened = file.open(mode, encoding="utf-8")
+    except FileExistsError:  # since the folder was found empty
+        raise InputError(f"--out {folder}: holds another run; give a folder that is new or empty") from None
+    try:
+        # Of the process, not of the file that is open, as flock's is: data loading's forked workers do not share it.
+        fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        opened.close()
+        raise InputError(
+            f"--out {folder}: another process is training there; stop that first, or give another folder"
+        ) from None
+    except OSError as error:  # cluster file systems may have none
+        log.warning(
+            "%s cannot be locked (%s): see to it that one job at a time trains there", file, error.strerror
+        )
+    return opened
+
+
 class RunRecorder(Recorder):
     """Writes a run down and shows its progress while it is entered; for the one rank that writes."""
 
@@ -176,14 +203,17 @@ class RunRecorder(Recorder):
         goes_on = self.config.resume is not None and out is not None and (out / CONFIG).exists()
         if goes_on:
             assert out is not None
-            self.folder = out
-            keep_metrics(out / METRICS, done)
+            folder = out
         else:
             # Only now, with the data read and the model built: bad input leaves no folder behind.
-            self.folder = create_folder(out, self.model)
-        kept = to_yaml(replace(self.config, resume=None), self.model)
-        (self.folder / CONFIG).write_text(kept, encoding="utf-8")
+            folder = create_folder(out, self.model)
         mode: Literal["a", "x"] = "a" if goes_on else "x"
+        options = self._stack.enter_context(_locked(folder / CONFIG, mode))
+        self.folder = folder
+        options.truncate(0)
+        options.write(to_yaml(replace(self.config, resume=None), self.model))
+        options.flush()
+        keep_metrics(folder / METRICS, done)
         self._metrics = self._stack.enter_context((self.folder / METRICS).open(mode, encoding="utf-8"))
         self._log.open(self._stack.enter_context((self.folder / LOG).open(mode, encoding="utf-8")))
         log.info("%s: %s; %d steps, %d an epoch", self.model, self._ranks, steps, steps_per_epoch)

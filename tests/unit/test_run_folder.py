@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
+import os
 import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +68,49 @@ def test_a_folder_of_its_own_for_each_of_many_runs_of_one_second() -> None:
     assert len(set(folders)) == 48
     assert all(folder.is_dir() and folder.parent == Path("runs/toy") for folder in folders)
     assert all(re.fullmatch(r"\d{8}-\d{6}(-\d+)?", folder.name) for folder in folders)
+
+
+@contextmanager
+def held(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has the run."""
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, 6); print(flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, str(file)], **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_one_process_at_a_time_writes_a_run() -> None:
+    run(steps=2, out=Path("out"))
+    before = {file: file.read_bytes() for file in Path("out").rglob("*") if file.is_file()}
+    message = "^--out out: another process is training there; stop that first, or give another folder$"
+    with held(Path("out/config.yaml")), pytest.raises(InputError, match=message):
+        run(steps=4, out=Path("out"), resume="")
+    assert {file: file.read_bytes() for file in Path("out").rglob("*") if file.is_file()} == before
+    assert run(steps=4, out=Path("out"), resume="")["steps"] == 4  # it was killed, and the lock went with it
+
+
+def test_of_two_that_found_the_folder_empty_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(steps=2, out=Path("out"))
+    monkeypatch.setattr("zoo.run.check_free", lambda folder: None)  # as it was a moment ago
+    before = Path("out/config.yaml").read_bytes()
+    with pytest.raises(InputError, match="--out out: holds another run; give"):
+        run(steps=4, out=Path("out"))
+    assert Path("out/config.yaml").read_bytes() == before
+
+
+def test_a_file_system_without_locks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lockf(file: object, what: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("zoo.run.fcntl.lockf", lockf)
+    assert run(steps=2, out=Path("out"))["steps"] == 2
+    assert "out/config.yaml cannot be locked (Function not implemented)" in Path("out/log.txt").read_text()
 
 
 def test_nothing_is_written_over() -> None:
