@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
+from parallel.batch import Nest, map_nest
 from parallel.engine import Engine
 from parallel.net import Net
 from parallel.plan import match
@@ -56,6 +58,8 @@ class FSDP(Engine):
             if self.offload
             else OffloadPolicy(),
         }
+        for unit in (*units, net.module):
+            unit.register_forward_hook(_hook)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.reshard, **options)
         self.shard_root(net.module, options)
@@ -103,6 +107,23 @@ class HSDP(FSDP):
     axes: ClassVar[tuple[str, ...]] = ("replicate", "shard")
 
 
+def _no_views(nest: Nest) -> Nest:
+    """FSDP2 gathers for backward from a hook on what a forward returns; an in-place operation on a view would lose it."""
+    return map_nest(lambda t: t.clone() if t.requires_grad and t._base is not None else t, nest)
+
+
+def _hook(module: nn.Module, args: Any, output: Nest) -> Nest:
+    return _no_views(output)
+
+
+def _returning_no_views(method: Callable[..., Nest]) -> Callable[..., Nest]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Nest:
+        return _no_views(method(*args, **kwargs))
+
+    return call
+
+
 def _redirect(module: nn.Module) -> None:
     """Makes public methods gather the root's parameters, as forward does; but not within forward, which would free them."""
     inside = False
@@ -125,6 +146,7 @@ def _redirect(module: nn.Module) -> None:
         module.forward = entering(module.forward, module.forward)
     for name in names:
         plain = getattr(module, name)
+        setattr(module, name, _returning_no_views(plain))
         register_fsdp_forward_method(module, name)
         setattr(module, name, entering(getattr(module, name), plain))
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parallel import ParallelError, launch_each
 from zoo.config import TrainConfig
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from zoo.trainer import Numbers, Trainer
 
 log = logging.getLogger("zoo")
+
+T = TypeVar("T")
 
 REFERENCE = "single"
 
@@ -110,13 +112,15 @@ def measure(p: Parallel, entry: ModelEntry, config: TrainConfig, folder: Path) -
 
 def train(trainer: Trainer[Any], name: str) -> tuple[Trace, Traffic]:
     """Every step's numbers and the final state, on rank 0 those of all ranks; and what the last step sent."""
-    from parallel.testing import Trace
+    from parallel.testing import Trace, note_gradients
     from zoo.progress import shown_on
     from zoo.trainer import evaluating
 
     p, trace = trainer.p, Trace()
     trainer.build()
     total = trainer.config.steps
+    whole = p.spec == REFERENCE
+    gradients = {key: note_gradients(net) if whole else {} for key, net in trainer.models.items()}
     with shown_on(p):
         ranks = f"{p.world_size} rank{'s' if p.world_size > 1 else ''}"
         log.info("%s: %d steps under %s on %s", name, total, p.spec, ranks)
@@ -131,9 +135,11 @@ def train(trainer: Trainer[Any], name: str) -> tuple[Trace, Traffic]:
                 break
     for key, net in trainer.models.items():
         trace.weights |= _named(key, p.state_dict(net))
+        trace.gradients |= _named(key, gradients[key])
     for key, average in trainer.emas.items():
         with average.applied():
             trace.weights |= _named(f"{key}.ema", p.state_dict(trainer.models[key]))
+            trace.gradients |= _named(f"{key}.ema", gradients[key])
     with evaluating(trainer):
         trace.answers = _numeric(trainer.probe())
     return trace, traffic
@@ -150,8 +156,8 @@ def _note(p: Parallel, trace: Trace, numbers: Numbers) -> None:
             trace.losses.append(float(p.sum(value)))
 
 
-def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+def _named(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
+    return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
 def _numeric(rows: Rows) -> dict[str, Tensor]:

@@ -82,7 +82,10 @@ def _find(name: str) -> tuple[Images, Images | None]:
         return find_cifar(path) or read_folder(path)
     if path.exists():
         raise InputError(f"{path}: is a file; give a folder of images, class/image")
-    near = difflib.get_close_matches(name, NAMED_IMAGES, n=3, cutoff=0.5)
+    base = name.partition(":")[0]
+    near = difflib.get_close_matches(base, NAMED_IMAGES, n=3, cutoff=0.5)
+    if base in NAMED_IMAGES:
+        raise InputError(f"{shown(name)}: give classes of {base} by their first and last, as in {base}:0-4")
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise InputError(f"no data set or folder {shown(name)}{hint} (names: {', '.join(NAMED_IMAGES)})")
 

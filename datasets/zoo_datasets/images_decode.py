@@ -70,7 +70,7 @@ def opened_image(path: Path, remedy: str = REMEDY) -> Iterator[Image]:
         raise BadImageError(f"{path}: no such file") from None
     except Exception as error:  # on garbage the decoders raise whatever comes up
         reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason.replace(str(path), "it").replace(repr(str(path)), "it")
+        reason = reason.replace(repr(str(path)), "it").replace(str(path), "it")
         raise BadImageError(f"{path}: no image that can be read ({reason}); {remedy}") from None
 
 

@@ -6,6 +6,6 @@ assert not differences(want, got, "fp64")
 """
 
 from parallel.testing.cases import CASES, run_case
-from parallel.testing.compare import TOLERANCES, Trace, differences, distances
+from parallel.testing.compare import TOLERANCES, Trace, differences, distances, note_gradients
 
-__all__ = ["CASES", "TOLERANCES", "Trace", "differences", "distances", "run_case"]
+__all__ = ["CASES", "TOLERANCES", "Trace", "differences", "distances", "note_gradients", "run_case"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -456,3 +457,41 @@ def _vectors(p: Parallel) -> dict[str, Tensor]:
     vectors = {name: value for name, value in p.state_dict(net).items() if name.endswith(("_u", "_v"))}
     assert not all(value.equal(start[name]) for name, value in vectors.items())
     return vectors
+
+
+class Score(nets.MLP):
+    """Returns views, by its forward and by another method."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze(-1)
+
+    def score(self, x: Tensor) -> Tensor:
+        return super().score(x).squeeze(-1)
+
+
+def _changed_in_place(p: Parallel, steps: int) -> Trace:
+    torch.manual_seed(0)
+    net: Any = p.wrap(Score(), nets.MLP_PLAN)
+    opt = p.optimizer(net, torch.optim.Adam, lr=1e-2)
+
+    def step(batch: Batch, trace: Trace) -> Tensor:
+        total = torch.zeros(())
+        for part in p.parts(batch):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                first, second = net(part.data), net.score(part.data)
+            first += 1.0
+            second *= 2.0
+            loss = (first.square() + second.square()).sum() / batch.size
+            p.backward(loss, opt)
+            total = total + loss.detach()
+        trace.norms.append(float(p.step(opt).grad_norm))
+        return total
+
+    return _train(p, _noise(6), steps, step, {"net": net})
+
+
+@pytest.mark.parametrize("layout", [Layout("fsdp", 2), Layout("zero2", 2)], ids=str)
+def test_a_view_that_is_returned_can_be_changed_in_place(layout: Layout, ranks: Pool) -> None:
+    """FSDP2 would lose its hook on it, and says so."""
+    _same(layout, ranks, _changed_in_place, 2)

@@ -119,6 +119,14 @@ def test_damage_gives_pixels_or_the_name_of_the_file(tmp_path_factory, channels,
         assert pixels.dtype == np.uint8 and pixels.shape[0] == channels
 
 
+def test_a_file_is_named_once(tmp_path):
+    (tmp_path / "x.png").write_bytes(b"nonsense")
+    with pytest.raises(
+        BadImageError, match=r"x\.png: no image that can be read \(cannot identify image file it\)"
+    ):
+        read_image(tmp_path / "x.png", 3)
+
+
 def test_a_worker_s_traceback_is_left_out_of_the_message():
     error = BadImageError("a.png: no image")
     assert str(pickle.loads(pickle.dumps(error))) == "a.png: no image"

@@ -93,6 +93,10 @@ def test_what_is_wrong_with_a_folder(tmp_path):
     with pytest.raises(InputError, match=r"no data set or folder 'digit'; did you mean digits\?"):
         load_images("digit")
     with pytest.raises(
+        InputError, match=r"'digits:3': give classes of digits by their first and last, as in"
+    ):
+        load_images("digits:3")
+    with pytest.raises(
         InputError, match="needs two folders of images or more, one a class; it has no folders"
     ):
         load_images(tmp_path)
