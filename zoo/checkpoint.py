@@ -69,6 +69,24 @@ class Checkpoint:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{self.weights_file}: cannot be read: {error}") from None
 
+    def weights_of(self, model: str) -> dict[str, Tensor] | None:
+        """The weights of another model of the training, such as a GAN's discriminator; None if it has none of that name.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        from safetensors.torch import load_file
+
+        name = f"weights/{model}.safetensors"
+        manifest = read_manifest(self.folder)
+        if name not in manifest.files:
+            return None
+        try:
+            check_sums(self.folder, manifest, [name])
+        except CheckpointError as error:
+            raise InputError(f"{error}{offer(self.folder)}") from None
+        return load_file(self.folder / name)
+
     def module(self) -> nn.Module:
         """The net in evaluation mode, in the precision of its weights, on the CPU."""
         import torch

@@ -48,6 +48,11 @@ def require(condition: bool, option: str, message: str) -> None:
         raise OptionError(option, message)
 
 
+def resolved(data: str | None) -> str | None:
+    """A path from the root, so that a run finds its data from any folder; a name as it is."""
+    return str(Path(data).resolve()) if data is not None and Path(data).exists() else data
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
     """Where a command runs; the results do not depend on it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ GROUP = "parallel_zoo.models"
 _OWN = {
     "ddpm": "zoo.models.ddpm:MODEL",
     "devnet": "zoo.models.devnet:MODEL",
+    "sean": "zoo.models.sean:MODEL",
     "vit": "zoo.models.vit:MODEL",
 }
 
@@ -46,7 +47,9 @@ class ModelEntry:
         sample: where the model draws samples, the options of ``zoo sample``: a dataclass that inherits
             :class:`zoo.config.SampleConfig`.
         export: writes what lies beside exported weights: (checkpoint, folder) -> the file it wrote.
-        convert: reads a checkpoint that others published: path -> (config, description, weights by name).
+        layouts: other forms of ``zoo export``, by name: (checkpoint, folder) -> the files it wrote.
+        convert: reads a checkpoint that others published: path -> (config, description, modules by
+            name, with their weights).
     """
 
     name: str
@@ -57,6 +60,7 @@ class ModelEntry:
     sample: str | type | None = None
     convert: str | Callable[..., Any] | None = None
     export: str | Callable[..., Path] | None = None
+    layouts: Mapping[str, str | Callable[..., list[Path]]] = field(default_factory=dict)
 
     def load(self, what: str) -> Any:
         """The class or function that a field names, imported."""

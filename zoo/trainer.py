@@ -61,6 +61,8 @@ class Trainer(ABC, Generic[Config]):
     best_metric: ClassVar[str | None] = None  # says which evaluation was the best: the highest,
     best_is_lowest: ClassVar[bool] = False  # or the lowest
 
+    evaluates_start: ClassVar[bool] = False  # measures the untrained model too, to show what training brings
+
     models: dict[str, nn.Module]
     optimizers: dict[str, Optimizer]
     emas: dict[str, EMA]
@@ -185,6 +187,11 @@ def fit(trainer: Trainer[Any], recorder: Recorder | None = None, keeper: Keeper 
         if pending:
             recorder.steps(_summed(p, pending))
             pending.clear()
+
+    if step == 0 and trainer.evaluates_start:
+        untrained = evaluate(trainer)
+        if untrained is not None:
+            recorder.evaluation(Record(0, 0, untrained.metrics))
 
     for batch in _batches(trainer.train, total - step):
         numbers = trainer.step(batch)

@@ -25,7 +25,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("line", "said"),
     [
         ("trian", "unknown command 'trian'; did you mean train?"),
-        ("train", "name a model: ddpm, devnet, toy, vit"),
+        ("train", "name a model: ddpm, devnet, sean, toy, vit"),
         ("train dvnet", "unknown model 'dvnet'; did you mean devnet?"),
         ("train --nproc 2 toy", "the model comes first, as in `zoo train ddpm --nproc ...`"),
         ("train toy --parallel dpd", "unknown strategy 'dpd'; did you mean "),

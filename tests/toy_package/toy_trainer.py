@@ -85,10 +85,9 @@ class ToyTrainer(Trainer[ToyConfig]):
         return {"model": {"slopes": 1}, "kind": self.config.kind}
 
 
-def convert(path: Path) -> tuple[ToyConfig, Mapping[str, Any], dict[str, Tensor]]:
+def convert(path: Path) -> tuple[ToyConfig, Mapping[str, Any], dict[str, nn.Module]]:
     theirs = load_file(path)
-    return (
-        ToyConfig(),
-        {"model": {"slopes": theirs["w"].shape[1], "bias": False}},
-        {"line.weight": theirs["w"]},
-    )
+    arguments = {"slopes": theirs["w"].shape[1], "bias": False}
+    net = ToyLine(**arguments)
+    net.load_state_dict({"line.weight": theirs["w"]})
+    return ToyConfig(), {"model": arguments}, {"net": net}

@@ -33,7 +33,8 @@ def test_published_example_scores_as_the_port_does(reference: Path):
 def test_convert_gives_what_makes_the_network(tmp_path):
     path = tmp_path / "port.pth"
     torch.save(checkpoint(), path)
-    config, description, weights = convert(path)
+    config, description, models = convert(path)
+    weights = models["net"].state_dict()
     assert config.network_depth == 2
     DevNet(**description["model"]).load_state_dict(weights)
     assert torch.equal(weights["score.bias"], checkpoint()["model"]["output.bias"])

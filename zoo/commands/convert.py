@@ -15,7 +15,7 @@ from zoo.flags import from_flags
 from zoo_datasets.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import nn
 
     from parallel.interface import Parallel
 
@@ -48,10 +48,10 @@ def run(argv: list[str]) -> Outcome:
     folder = config.to or Path("runs") / entry.name / config.file.stem
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"--to {folder}: exists already; give a folder that is new or empty")
-    options, description, weights = entry.load("convert")(config.file)
-    launch(write, "single", entry, folder, options, description, weights)
-    result = {"model": entry.name, "checkpoint": str(folder), "tensors": len(weights)}
-    return Outcome(result, f"{len(weights)} tensors written to {folder}")
+    options, description, models = entry.load("convert")(config.file)
+    tensors = launch(write, "single", entry, folder, options, description, models)
+    result = {"model": entry.name, "checkpoint": str(folder), "tensors": tensors}
+    return Outcome(result, f"{tensors} tensors written to {folder}")
 
 
 def write(
@@ -60,9 +60,9 @@ def write(
     folder: Path,
     config: TrainConfig,
     description: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-) -> None:
-    """Saves the weights as a checkpoint of no steps."""
-    net = p.wrap(registry.create(entry, description["model"]))
-    p.load_state_dict(net, weights)
-    p.save(folder, models={"net": net}, extra=extra_of(entry.name, 0, config, description))
+    models: Mapping[str, nn.Module],
+) -> int:
+    """Saves the models as a checkpoint of no steps; returns the number of their tensors."""
+    wrapped = {name: p.wrap(model) for name, model in models.items()}
+    p.save(folder, models=wrapped, extra=extra_of(entry.name, 0, config, description))
+    return sum(len(model.state_dict()) for model in wrapped.values())

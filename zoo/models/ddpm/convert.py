@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.models.ddpm.config import DDPMConfig
 from zoo.models.ddpm.data import load_vectors
@@ -18,8 +18,8 @@ from zoo_datasets.errors import InputError, listed
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put before names
 
 
-def convert(path: Path) -> tuple[DDPMConfig, dict[str, Any], dict[str, Tensor]]:
-    """What ``zoo convert`` writes: options, description and weights; see :func:`load_published`."""
+def convert(path: Path) -> tuple[DDPMConfig, dict[str, Any], dict[str, nn.Module]]:
+    """What ``zoo convert`` writes: options, description and network; see :func:`load_published`."""
     network = load_published(path)
     features, width = network.features, network.fc1.out_features
     config = DDPMConfig(length=features, width=width, ema=0.0, lr=1e-4, initial_weights="torch")
@@ -33,7 +33,7 @@ def convert(path: Path) -> tuple[DDPMConfig, dict[str, Any], dict[str, Tensor]]:
         "schedule": config.schedule,
         "prediction": config.prediction,
     }
-    return config, description, network.state_dict()
+    return config, description, {"net": network}
 
 
 def load_published(path: Path, steps: int = 1000) -> DenoisingMLP:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.model import DevNet
@@ -16,15 +16,15 @@ from zoo_datasets.errors import InputError, listed
 LAYERS = {"hidden.0": "fc", "score": "output"}  # ours of depth 2, and what its one network calls them
 
 
-def convert(path: Path) -> tuple[DevNetConfig, dict[str, Any], dict[str, Tensor]]:
-    """What ``zoo convert`` writes: options, description and weights; see :func:`load_published`.
+def convert(path: Path) -> tuple[DevNetConfig, dict[str, Any], dict[str, nn.Module]]:
+    """What ``zoo convert`` writes: options, description and network; see :func:`load_published`.
 
     The port does not say which columns of which data it was trained on: their number is checked at use.
     """
     network = load_published(path)
     model = {"in_features": network.in_features, "depth": network.depth}
     description = {"model": model, "columns": None, "label": None, "data": None}
-    return DevNetConfig(data=None, network_depth=2), description, network.state_dict()
+    return DevNetConfig(data=None, network_depth=2), description, {"net": network}
 
 
 def load_published(path: Path) -> DevNet:

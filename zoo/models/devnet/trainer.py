@@ -15,6 +15,7 @@ from parallel.batch import Batch
 from parallel.interface import Parallel
 from parallel.plan import Plan
 from parallel.rng import shared_generator
+from zoo.config import resolved
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.contamination import weak_labels
 from zoo.models.devnet.features import densify
@@ -182,8 +183,3 @@ class DevNetTrainer(Trainer[DevNetConfig]):
 def _samples(table: Table) -> dict[str, Tensor]:
     """What a loader moves to the device: the rows, or only their numbers where they are sparse."""
     return {"row": torch.arange(len(table))} if table.is_sparse else {"x": torch.tensor(table.x)}
-
-
-def resolved(data: str | None) -> str | None:
-    """A path from the root, so that a run finds its data from any folder; a name as it is."""
-    return str(Path(data).resolve()) if data is not None and Path(data).exists() else data

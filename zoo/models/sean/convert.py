@@ -6,17 +6,84 @@ Names, shapes and values are theirs but for the mappings of the styles: a linear
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zoo.models.sean.config import SeanConfig
+from zoo.checkpoint import Checkpoint
+from zoo.models.sean.config import SeanConfig, SeanTrainConfig
+from zoo.models.sean.discriminator import Discriminator
+from zoo.models.sean.files import read_weights
+from zoo.models.sean.generator import Generator
+from zoo.table import check_new
 from zoo_datasets.errors import InputError
+from zoo_datasets.segmented import MapFormat
+
+log = logging.getLogger("zoo")
+
+GENERATOR_FILE, DISCRIMINATOR_FILE = "latest_net_G.pth", "latest_net_D.pth"  # where the official code looks
 
 _OFFICIAL = re.compile(r"(?P<norm>.*\.fc_mu)(?P<label>\d+)\.(?P<kind>weight|bias)")
 _OURS = re.compile(r"(?P<norm>.*\.fc_mu)\.(?P<kind>weight|bias)")
+
+
+def convert(path: Path) -> tuple[SeanTrainConfig, dict[str, Any], dict[str, nn.Module]]:
+    """What ``zoo convert`` writes: options, description and networks.
+
+    The discriminator is looked for beside the generator: ``latest_net_D.pth`` where that is ``latest_net_G.pth``.
+
+    Raises:
+        InputError: no such file, or not an official checkpoint.
+    """
+    states = {"net": read_weights(path, "the official generator, latest_net_G.pth")}
+    beside = path.with_name(path.name.replace("net_G", "net_D"))
+    if beside != path and beside.is_file():
+        states["discriminator"] = read_weights(beside, "the official discriminator")
+    else:
+        log.warning("%s: no discriminator beside it; the generator alone is converted", path)
+    sizes = official_config(states["net"], states.get("discriminator"))
+    models: dict[str, nn.Module] = {"net": Generator(sizes)}
+    if "discriminator" in states:
+        models["discriminator"] = Discriminator(sizes)
+    for name, model in models.items():
+        load_official(model, states[name])
+    names = [str(label) for label in range(sizes.labels)]
+    options = {name: value for name, value in asdict(sizes).items() if name != "labels"}
+    description = {
+        "model": asdict(sizes),
+        "names": names,
+        "data": None,
+        "map_format": asdict(MapFormat(sizes.labels)),
+        "styles": None,
+    }
+    return SeanTrainConfig(data=None, labels=sizes.labels, **options), description, models
+
+
+def export_official(checkpoint: Checkpoint, folder: Path) -> list[Path]:
+    """Writes a run's generator and discriminator as the official code loads them.
+
+    Raises:
+        InputError: a file is there already.
+    """
+    states = {GENERATOR_FILE: checkpoint.weights()}
+    discriminator = checkpoint.weights_of("discriminator")
+    if discriminator is not None:
+        states[DISCRIMINATOR_FILE] = discriminator
+    else:
+        log.warning("%s: holds no discriminator; the generator alone is written", checkpoint.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / name for name in states]
+    for file in files:
+        check_new(file, "--to")
+    for file, state in zip(files, states.values(), strict=True):
+        torch.save(to_official(state), file)
+    return files
 
 
 def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

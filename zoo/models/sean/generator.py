@@ -153,6 +153,28 @@ class Generator(nn.Module):
         return regions
 
 
+def create_generator(
+    *,
+    labels: int = SeanConfig.labels,
+    image_size: int = SeanConfig.image_size,
+    filters: int = SeanConfig.filters,
+    style_length: int = SeanConfig.style_length,
+    upsampling: int = SeanConfig.upsampling,
+    discriminator_filters: int = SeanConfig.discriminator_filters,
+) -> Generator:
+    """A generator from the fields of :class:`SeanConfig`."""
+    return Generator(
+        SeanConfig(
+            labels=labels,
+            image_size=image_size,
+            filters=filters,
+            style_length=style_length,
+            upsampling=upsampling,
+            discriminator_filters=discriminator_filters,
+        )
+    )
+
+
 def _levels(blocks: list[str], upsampling: int) -> dict[str, int]:
     """How often the resolution is doubled before each block: once more for each, as a rule."""
     levels, level = {}, 0

@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from zoo.models.sean.files import read_weights
 from zoo.models.sean.loss import sample_mean
 from zoo_datasets.errors import InputError
 
 PERCEPTUAL_WEIGHT = 10.0  # Zhu et al. 2020, section 3.3
 HUB = "hub"  # torchvision's published weights
+_WANTED = "'hub' or a file of torchvision's vgg19 weights"
 _CUTS = (2, 7, 12, 21, 30)  # behind the first ReLU of each of VGG-19's five stages
 _WEIGHTS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1.0)  # of the stages
 
@@ -34,7 +36,7 @@ class PerceptualLoss(nn.Module):
 
         features = make_layers(cfgs["E"], batch_norm=False)
         if source is not None:
-            _load(features, _hub() if source == HUB else _read(Path(source)), str(source))
+            _load(features, _hub() if source == HUB else read_weights(Path(source), _WANTED), str(source))
         starts = (0, *_CUTS[:-1])
         self.stages = nn.ModuleList(features[start:stop] for start, stop in zip(starts, _CUTS, strict=True))
         self.requires_grad_(False)
@@ -74,20 +76,3 @@ def _hub() -> Mapping[str, Tensor]:
         raise InputError(
             f"VGG-19's weights cannot be fetched ({error}): give a file of them instead"
         ) from error
-
-
-def _read(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file: give 'hub' or a file of torchvision's vgg19 weights")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: cannot be read as weights: {reason}") from error
-    if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
-        raise InputError(f"{path}: holds no weights by name: give those of torchvision's vgg19")
-    return loaded

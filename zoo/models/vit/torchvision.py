@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.models.vit.arch import create_vit
 from zoo.models.vit.config import ViTConfig
@@ -39,8 +39,8 @@ _NAMES = (
 )
 
 
-def convert(path: Path) -> tuple[ViTConfig, dict[str, Any], dict[str, Tensor]]:
-    """What ``zoo convert`` writes: options, description and weights.
+def convert(path: Path) -> tuple[ViTConfig, dict[str, Any], dict[str, nn.Module]]:
+    """What ``zoo convert`` writes: options, description and net.
 
     Raises:
         InputError: no such file, or not weights of one of torchvision's Vision Transformers.
@@ -59,7 +59,9 @@ def convert(path: Path) -> tuple[ViTConfig, dict[str, Any], dict[str, Tensor]]:
     classes = [str(label) for label in range(args["num_classes"])]
     description = {"model": {"arch": arch, "args": args}, "classes": classes, "data": None}
     options = ViTConfig(data=None, arch=arch, img_size=args["img_size"], in_chans=args["in_chans"])
-    return options, description, weights
+    net = create_vit(arch, args)
+    net.load_state_dict(weights)
+    return options, description, {"net": net}
 
 
 def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

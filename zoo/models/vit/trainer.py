@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from parallel.batch import Batch
 from parallel.interface import Parallel
 from parallel.plan import Plan
+from zoo.config import resolved
 from zoo.models.vit.arch import input_of, resolve_arch, statistics_of
 from zoo.models.vit.config import ViTConfig
 from zoo.models.vit.groups import freeze, parameter_groups
@@ -116,7 +117,7 @@ class ViTTrainer(Trainer[ViTConfig]):
         return {"loss": total, "optimizer": self.p.step(opt)}
 
     def describe(self) -> dict[str, Any]:
-        return {"model": self.net_arguments, "classes": self.classes, "data": _resolved(self.config.data)}
+        return {"model": self.net_arguments, "classes": self.classes, "data": resolved(self.config.data)}
 
     def plan(self, net: nn.Module) -> Plan:
         return plan_of(net, self.config.recompute)
@@ -214,8 +215,3 @@ class ViTTrainer(Trainer[ViTConfig]):
                 images.name(bad[0]),
             )
         return without_rows(images, bad)
-
-
-def _resolved(data: str | None) -> str | None:
-    """A path from the root, so that a run finds its data from any folder; a name as it is."""
-    return str(Path(data).resolve()) if data is not None and Path(data).exists() else data
