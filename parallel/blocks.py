@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils.checkpoint import checkpoint
 
-from parallel.dropout import CurrentPart
+from parallel.batch import map_nest
+from parallel.dropout import CurrentPart, KeyedDropout
 from parallel.plan import Plan, match
 from parallel.refusals import RECOMPUTED_STATE
 
@@ -53,6 +56,29 @@ class _Recomputed:
 
 def compile_blocks(model: nn.Module, plan: Plan) -> None:
     """Compiles the blocks of ``Plan.compile`` one by one, or the whole model where the plan names none; names stay."""
-    blocks = [block for _, block in match(model, *plan.compile)] or [model]
-    for block in blocks:
-        block.compile()
+    for block in [block for _, block in match(model, *plan.compile)] or [model]:
+        block.forward = _Compiled(block)
+
+
+class _Compiled:
+    """Stands in for a block's ``forward``: hooks, of FSDP2 and others, stay outside of what is compiled."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.plain = block.forward
+        self.compiled = torch.compile(block.forward)
+        self.dropout = [module for module in block.modules() if isinstance(module, KeyedDropout)]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # within another block
+            return self.plain(*args, **kwargs)
+        map_nest(rows_vary, (args, kwargs))
+        with ExitStack() as handed:
+            for layer in self.dropout:
+                handed.enter_context(layer.handed(rows_vary))
+            return self.compiled(*args, **kwargs)
+
+
+def rows_vary(tensor: Tensor) -> None:
+    """Says that the first axis is rows: the last batch has fewer, and code made for a fixed number would be made again."""
+    if tensor.dim():
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,13 @@ class CurrentPart(threading.local):
         self.part = part
         self._calls.clear()
 
-    def next_call(self, name: str) -> int:
-        call = self._calls.get(name, 0)
-        self._calls[name] = call + 1
-        return call
+    def calls(self, name: str) -> int:
+        """How often the layer of that name has drawn for this part."""
+        return self._calls.get(name, 0)
+
+    def drawn(self, name: str, times: int = 1) -> None:
+        """The layer has drawn so many times more."""
+        self._calls[name] = self.calls(name) + times
 
     def snapshot(self) -> tuple[Batch | None, dict[str, int]]:
         """What is needed to draw the same numbers again, when activations are recomputed."""
@@ -50,6 +53,15 @@ class CurrentPart(threading.local):
             self.part, self._calls = None, {}
 
 
+class Draw(NamedTuple):
+    """What a mask is made from. 0-d tensors where compiled code reads them, since it is compiled once for all values."""
+
+    key: int | Tensor
+    position: Tensor
+    dropped: int | Tensor
+    scale: float | Tensor
+
+
 class KeyedDropout(nn.Module):
     """Zeroes elements, or whole channels or rows, with probability ``p``; the mask is keyed by step, layer and sample.
 
@@ -67,23 +79,66 @@ class KeyedDropout(nn.Module):
         self.name = name
         self.cut: tuple[int, int, int] | None = None  # (axis, rank, degree) of a tensor-parallel activation
         self._current = current
+        self._draws = p > 0.0  # compiled code asks whether, not how often
+        self._handed: Draw | None = None  # to compiled code, for this run of it
+        self._taken = 0  # masks made from it
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0.0:
+        if not self.training or not self._draws:
             return x
+        if torch.compiler.is_compiling():
+            draw, call = self._handed, self._taken
+            self._taken = call + 1
+        else:
+            draw, call = self._draw(), self._current.calls(self.name)
+            self._current.drawn(self.name)
+        assert draw is not None
+        return self._dropped(x, draw._replace(key=rng.nth_key(draw.key, call)))
+
+    @contextmanager
+    def handed(self, rows_vary: Callable[[Tensor], None]) -> Iterator[None]:
+        """Within it, compiled code finds what its masks are made from: no key can be hashed in there.
+
+        Args:
+            rows_vary: is told the tensor whose length is the part's.
+        """
+        if not self.training or not self._draws:
+            yield
+            return
+        draw = self._draw()
+        key = rng.nth_key(draw.key, self._current.calls(self.name))
+        rows_vary(draw.position)
+        device = draw.position.device
+        whole = torch.tensor([key, min(draw.dropped, 65535)], device=device)  # of all, the scale is 0
+        scale = torch.tensor(draw.scale, dtype=torch.float64, device=device)
+        self._handed, self._taken = Draw(whole[0], draw.position, whole[1], scale), 0
+        try:
+            yield
+        finally:
+            self._current.drawn(self.name, self._taken)
+            self._handed = None
+
+    def _draw(self) -> Draw:
         part = self._current.part
         if part is None:
             raise ParallelError(
                 f"dropout layer {self.name!r}: no batch is being computed; run the forward pass inside "
                 "`for part in p.parts(batch)`, so that its masks can follow the samples"
             )
-        rows = len(part)
-        copies, rest = divmod(x.shape[0], rows) if rows else (1, x.shape[0])
-        if rest:
-            raise ParallelError(
-                f"dropout layer {self.name!r}: its input has {x.shape[0]} rows where the part has {rows}; "
-                "the first axis must hold the samples (or whole copies of them)"
-            )
+        dropped = rng.of_65536(self.p)
+        scale = 1.0 / (1.0 - dropped / 65536) if dropped < 65536 else 0.0
+        return Draw(part.key(f"dropout/{self.name}"), part.position, dropped, scale)
+
+    def _dropped(self, x: Tensor, draw: Draw) -> Tensor:
+        rows = draw.position.shape[0]
+        copies = 1
+        if x.shape[0] != rows:
+            copies, rest = divmod(x.shape[0], rows) if rows else (1, x.shape[0])
+            if rest:
+                raise ParallelError(
+                    f"dropout layer {self.name!r}: its input has {x.shape[0]} rows where the part has {rows}; "
+                    "the first axis must hold the samples (or whole copies of them)"
+                )
         shape = list(x.shape[1:])
         if self.cut is not None:  # draw for the whole activation and keep this rank's slice
             axis, rank, degree = self.cut
@@ -92,15 +147,13 @@ class KeyedDropout(nn.Module):
         if self.keep_dims is not None:
             own = self.keep_dims - 1
             shape = shape[:own] + [1] * (len(shape) - own)
-        key = part.key(f"dropout/{self.name}/{self._current.next_call(self.name)}")
         per_row = [copies, *shape] if copies != 1 else shape  # copies of the rows stack along the first axis
-        keep, probability = rng.keep_mask(key, part.position, per_row, self.p)
+        keep = rng.keep_mask(draw.key, draw.position, per_row, draw.dropped)
         if copies != 1:
             keep = keep.transpose(0, 1).reshape(x.shape[0], *shape)
         if self.cut is not None and keep.shape[axis] != 1:
             keep = keep.chunk(degree, axis)[rank]
-        scale = 1.0 / probability if probability else 0.0
-        return x * (keep * torch.tensor(scale, dtype=x.dtype, device=x.device))
+        return x * (keep * torch.as_tensor(draw.scale, dtype=x.dtype, device=x.device))
 
     def extra_repr(self) -> str:
         return f"p={self.p}, keep_dims={self.keep_dims}"

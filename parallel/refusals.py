@@ -85,6 +85,12 @@ RECOMPUTED_REPLICAS = Refusal(
     "DataParallel's replicas are copies, and a recomputed block would run the original's weights",
     "take ddp",
 )
+COMPILED_REPLICAS = Refusal(
+    ("dp",),
+    "compiling",
+    "DataParallel's replicas are copies that threads run at once, and a compiled block would run the original",
+    "take ddp, or leave out --compile",
+)
 TIES_ACROSS_UNITS = Refusal(
     FULLY_SHARDED,
     "one tensor in two wrap units",

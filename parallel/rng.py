@@ -19,6 +19,7 @@ from torch import Tensor
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+_NEXT = 0xD1B54A32D192ED03  # of another irrational than the golden ratio, so that keys do not meet positions
 _LOW_32 = 0xFFFFFFFF
 
 
@@ -26,6 +27,18 @@ def make_key(*parts: int | str) -> int:
     """A signed 64-bit key from anything that names a draw, the same on every machine and in every process."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def nth_key(key: int | Tensor, number: int) -> int | Tensor:
+    """The key of the draw ``number`` (0, 1, ...) of those that share ``key``, which is the first one's."""
+    if number == 0:
+        return key
+    moved = key + _signed(number * _NEXT)
+    return moved if isinstance(moved, Tensor) else _signed(moved)
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -83,17 +96,44 @@ def integers(key: int | Tensor, position: Tensor, low: int, high: int, shape: Se
     return (((draws * (high - low)) >> 32) + low).reshape(position.shape[0], *shape)
 
 
-def keep_mask(key: int | Tensor, position: Tensor, shape: Sequence[int], drop: float) -> tuple[Tensor, float]:
-    """Which elements dropout keeps: bool [rows, *shape], and the exact probability of being kept.
+def of_65536(probability: float) -> int:
+    """A probability as :func:`keep_mask` takes it."""
+    return min(round(probability * 65536), 65536)
 
-    Four elements share 64 bits, 16 each, so a mask costs less than native dropout; the probability is rounded
-    to 1/65,536.
+
+def keep_mask(key: int | Tensor, position: Tensor, shape: Sequence[int], dropped: int | Tensor) -> Tensor:
+    """Which elements dropout keeps: bool [rows, *shape].
+
+    Four elements share 64 bits, 16 each, so a mask costs less than native dropout.
+
+    Args:
+        dropped: of 65,536 elements, on average; compiled code gives it and the key as 0-d int64 tensors, below 65,536.
     """
-    count = math.prod(shape)
-    lanes = bits(key, position, (count + 3) // 4).view(torch.int16)[:, :count]
-    dropped = min(round(drop * 65536), 65536)
-    keep = lanes >= dropped - 32768 if dropped < 65536 else torch.zeros_like(lanes, dtype=torch.bool)
-    return keep.reshape(position.shape[0], *shape), 1.0 - dropped / 65536
+    rows, count = position.shape[0], math.prod(shape)
+    if isinstance(dropped, Tensor):
+        return _captured_lanes_kept(key, position, count, dropped).reshape(rows, *shape)
+    if dropped >= 65536:  # beyond int16
+        return torch.zeros(rows, *shape, dtype=torch.bool, device=position.device)
+    return _lanes_kept(key, position, count, dropped - 32768).reshape(rows, *shape)
+
+
+def _lanes_kept(key: int | Tensor, position: Tensor, count: int, least: int | Tensor) -> Tensor:
+    return bits(key, position, (count + 3) // 4).view(torch.int16)[:, :count] >= least
+
+
+# One operation to torch.compile: Inductor's code for these integers gave other masks, and wrote beyond its buffers.
+@torch.library.custom_op(
+    "parallel::lanes_kept",
+    mutates_args=(),
+    schema="(Tensor key, Tensor position, SymInt count, Tensor dropped) -> Tensor",
+)
+def _captured_lanes_kept(key: Tensor, position: Tensor, count: int, dropped: Tensor) -> Tensor:
+    return _lanes_kept(key, position, count, (dropped - 32768).to(torch.int16))
+
+
+@_captured_lanes_kept.register_fake
+def _(key: Tensor, position: Tensor, count: int, dropped: Tensor) -> Tensor:
+    return position.new_empty((position.shape[0], count), dtype=torch.bool)
 
 
 def shared_generator(*parts: int | str) -> torch.Generator:

@@ -32,7 +32,7 @@ from parallel.net import Net
 from parallel.optimizer import Optimizer, Scaler
 from parallel.plan import Plan
 from parallel.progress import Progress
-from parallel.refusals import BATCHNORM_IN_REPLICAS, BATCHNORM_OVER_PARTS
+from parallel.refusals import BATCHNORM_IN_REPLICAS, BATCHNORM_OVER_PARTS, COMPILED_REPLICAS
 from parallel.signals import Agreement, Notice, Signals
 from parallel.spectral import SpectralNorms
 
@@ -111,9 +111,11 @@ class Strategy(Parallel):
         for engine in self.engines:
             if "tensor" in engine.axes:
                 engine.place(net)
-        checkpoint_blocks(module, plan, self._current)
         if self.compile:
+            if any(engine.splits_forward for engine in self.engines):
+                raise COMPILED_REPLICAS.error(type(module).__name__)
             compile_blocks(module, plan)
+        checkpoint_blocks(module, plan, self._current)
         for engine in self.engines:
             if "tensor" not in engine.axes:
                 engine.place(net)

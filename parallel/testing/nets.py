@@ -172,7 +172,7 @@ TRANSFORMER_PLAN = Plan(
         "mlp.down": "row",
     },
     checkpoint=("attention",),
-    compile=("mlp",),
+    compile=("attention", "mlp"),
 )
 
 

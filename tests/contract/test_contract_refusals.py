@@ -96,6 +96,11 @@ def _recomputed(p: Parallel) -> None:
     )
 
 
+def _compiled(p: Parallel) -> None:
+    p.compile = True  # type: ignore[attr-defined]
+    p.wrap(_Net(nn.ReLU()), PLAN)
+
+
 def _tied(p: Parallel) -> None:
     _train(p, _Net(_tied_pair()), Plan(units=("between.1",), tensor={"down": "column"}))
 
@@ -127,6 +132,7 @@ ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
     refusals.DRAWS_INSIDE_TORCH: _attention,
     refusals.DROPS_BY_BATCH: lambda p: _train(p, _Net(StochasticDepth())),
     refusals.RECOMPUTED_STATE: _recomputed,
+    refusals.COMPILED_REPLICAS: _compiled,
     refusals.TIES_ACROSS_UNITS: _tied,
     refusals.NOTHING_TO_CUT: _uncut,
     refusals.GROUPED_CONVOLUTION: _grouped,

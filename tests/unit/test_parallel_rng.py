@@ -27,7 +27,7 @@ def draw_all(key: int, position: Tensor, shape: tuple[int, ...], dtype: torch.dt
         rng.uniform(key, position, shape, dtype),
         rng.normal(key, position, shape, dtype),
         rng.integers(key, position, -3, 9, shape),
-        rng.keep_mask(key, position, shape, 0.3)[0],
+        rng.keep_mask(key, position, shape, rng.of_65536(0.3)),
     ]
 
 
@@ -149,8 +149,10 @@ def test_integers_of_no_range_are_refused(low: int, high: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(key=KEYS, drop=st.floats(0.0, 1.0))
 def test_keep_mask_keeps_with_the_probability_it_says(key: int, drop: float) -> None:
-    keep, probability = rng.keep_mask(key, torch.arange(200), (101,), drop)
+    dropped = rng.of_65536(drop)
+    keep = rng.keep_mask(key, torch.arange(200), (101,), dropped)
     assert keep.dtype == torch.bool
+    probability = 1.0 - dropped / 65536
     assert probability == pytest.approx(1.0 - drop, abs=2.0**-17)
     deviation = math.sqrt(keep.numel() * probability * (1.0 - probability))
     assert abs(int(keep.sum()) - keep.numel() * probability) <= 6.0 * deviation
@@ -158,8 +160,18 @@ def test_keep_mask_keeps_with_the_probability_it_says(key: int, drop: float) -> 
 
 def test_keep_mask_at_its_ends() -> None:
     position = torch.arange(100)
-    assert rng.keep_mask(0, position, (100,), 0.0)[0].all()
-    assert not rng.keep_mask(0, position, (100,), 1.0)[0].any()
+    assert rng.keep_mask(0, position, (100,), 0).all()
+    assert not rng.keep_mask(0, position, (100,), 65536).any()
+
+
+@settings(deadline=None)
+@given(key=KEYS, dropped=st.integers(0, 65535), count=st.integers(0, 9), number=st.integers(0, 9))
+def test_tensors_give_the_masks_of_numbers(key: int, dropped: int, count: int, number: int) -> None:
+    """Compiled code reads the key and the probability from tensors."""
+    position = torch.arange(-3, 4)
+    want = rng.keep_mask(rng.nth_key(key, number), position, (count,), dropped)
+    held = rng.nth_key(torch.tensor(key), number)
+    assert rng.keep_mask(held, position, (count,), torch.tensor(dropped)).equal(want)
 
 
 @settings(deadline=None)

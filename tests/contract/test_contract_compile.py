@@ -1,0 +1,86 @@
+"""``compile`` changes no number: what is drawn included, which compiled code is handed and does not draw by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+from contract_matrix import Layout
+from pool import Pool
+from test_contract_numbers import Reference
+
+from parallel.interface import Parallel
+from parallel.plan import Plan
+from parallel.testing import Trace, differences, run_case
+
+STEPS = 5  # four batches of 10 rows and one of 7
+CASES = ("dropout", "attention")  # the whole net; blocks with dropout, one of them recomputed
+
+
+def traced(p: Parallel, case: str) -> Trace:
+    """Captured as for Inductor, forward and backward, and run operation by operation; each block in one piece.
+
+    Not so a whole net: what FSDP2 does between its units cannot be captured.
+    """
+    captured = partial(torch.compile, backend="aot_eager", fullgraph=case == "attention")
+    with mock.patch("torch.compile", captured):
+        return run_case(p, case, STEPS)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("layout", [Layout("ddp", 2), Layout("fsdp", 2, 2), Layout("fsdp+tp", 4)], ids=str)
+def test_captured_blocks_give_the_numbers_of_plain_ones(
+    case: str, layout: Layout, ranks: Pool, reference_run: Reference
+) -> None:
+    got = layout.run(ranks, traced, case, precision="fp64", compile=True)[0]
+    assert not differences(reference_run(case, "fp64", STEPS), got, "fp64")
+
+
+def test_compiled_dropout_is_the_plain_one(ranks: Pool, reference_run: Reference) -> None:
+    got = ranks.run(run_case, "single", 1, "dropout", STEPS, precision="fp64", compile=True)[0]
+    assert not differences(reference_run("dropout", "fp64", STEPS), got, "fp64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "layout", [Layout("single", 1, 2), Layout("ddp", 2), Layout("fsdp", 2), Layout("tp", 2)], ids=str
+)
+def test_compiled_blocks_give_the_numbers_of_plain_ones(
+    case: str, layout: Layout, ranks: Pool, reference_run: Reference
+) -> None:
+    got = layout.run(ranks, run_case, case, STEPS, precision="fp64", compile=True)[0]
+    assert not differences(reference_run(case, "fp64", STEPS), got, "fp64")
+
+
+class Twice(torch.nn.Module):
+    """One layer that draws twice in one forward, and must not draw the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(6, 6)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.up(x)) - self.drop(self.up(x))
+
+
+def answers(p: Parallel) -> list[torch.Tensor]:
+    """Of two forwards for one part."""
+    torch.manual_seed(0)
+    with mock.patch("torch.compile", partial(torch.compile, backend="aot_eager", fullgraph=True)):
+        net = p.wrap(Twice(), Plan())
+    (batch,) = p.loader(torch.ones(8, 6), 8)
+    for part in p.parts(batch):
+        found = [net(part.x).detach() for _ in range(2)]
+    return found
+
+
+def test_calls_of_a_layer_are_counted_in_compiled_code(ranks: Pool) -> None:
+    plain, compiled = (ranks.run(answers, "single", 1, compile=flag)[0] for flag in (False, True))
+    for want, got in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(got, want)
+        assert want.abs().max() > 0
+    assert not plain[0].equal(plain[1])
