@@ -121,7 +121,7 @@ def _lanes_kept(key: int | Tensor, position: Tensor, count: int, least: int | Te
     return bits(key, position, (count + 3) // 4).view(torch.int16)[:, :count] >= least
 
 
-# One operation to torch.compile: Inductor's code for these integers gave other masks, and wrote beyond its buffers.
+# One operation to torch.compile: with its integers traced Inductor's runs drew other masks, or damaged the heap.
 @torch.library.custom_op(
     "parallel::lanes_kept",
     mutates_args=(),
