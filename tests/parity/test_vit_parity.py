@@ -165,6 +165,19 @@ def test_half_precision_follows_one_process(ranks, record_property):
     assert TOLERANCES["bf16-mixed"][0] < 0.1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(("spec", "n"), [("single", 1), ("ddp", 2), ("fsdp", 2)])
+def test_compiled_blocks_give_the_losses_of_plain_ones(ranks, spec, n, recompute):
+    """By Inductor, with dropout, attention dropout and drop path; the last batch has fewer rows."""
+    config = ViTConfig(
+        steps=5, batch_size=290, model_args=NARROW, dropout=0.1, attn_dropout=0.1, drop_path=0.3
+    )
+    want = ranks.run(traced, "single", 1, config)[0]
+    got = ranks.run(traced, spec, n, replace(config, recompute=recompute), compile=True)[0]
+    assert distances(want, got)["loss"] < 1e-4
+
+
 def saved(
     p: Parallel, config: ViTConfig, folder: Path, images: Path
 ) -> tuple[np.ndarray, dict[str, Any], Any, Any]:
