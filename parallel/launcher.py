@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from parallel.processes import Ranks
 
 if TYPE_CHECKING:
     from parallel.interface import Parallel
+
+
+_TURNS = itertools.count()  # under a launcher every rank takes part in, or passes, the same ones
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Place:
     address: str  # "" when there is one rank
     port: int
     found: str  # how we know: "torchrun", "SLURM", "launch"
-    turn: int = 0  # of the runs that these processes do one after another
+    turn: int = 0  # of all runs that these processes do one after another, in one launch or in several
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ def take_part(
     from parallel.setup import create
 
     values: list[Any] = []
-    for number, turn in enumerate(turns):
+    for turn, number in zip(turns, _TURNS, strict=False):
         if place.rank >= turn.size:
             values.append(None)
             continue

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 
 from parallel import Parallel, ParallelError, launch, launch_each, registry
 from parallel.engine import Engine
+from parallel.launcher import Place
 from parallel.registry import StrategyEntry
 
 
@@ -69,3 +71,18 @@ def test_a_name_is_registered_once() -> None:
     assert registry.register(entry) is entry
     with pytest.raises(ParallelError, match="a strategy named 'ddp' is registered already"):
         registry.register(StrategyEntry("ddp", "another", Mine))
+
+
+def test_launches_of_one_process_have_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun the ranks of a second launch would else meet at what the first left in the agent's store."""
+    turns: list[int] = []
+
+    def create(spec: str, options: object, place: Place) -> mock.Mock:
+        turns.append(place.turn)
+        return mock.Mock()
+
+    monkeypatch.setattr("parallel.setup.create", create)
+    launch(print)
+    launch_each(print, ["single", "single"])
+    launch(print)
+    assert turns == list(range(turns[0], turns[0] + 4))
