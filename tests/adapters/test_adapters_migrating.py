@@ -83,6 +83,12 @@ def test_the_page_has_a_block_for_each() -> None:
             assert f"def {name}_{task}(" in "\n".join(BLOCKS)
 
 
+# DeepSpeed would compile a helper for two minutes, for a faster all-reduce.
+UNCOMPILED = """
+import deepspeed.comm.torch
+
+deepspeed.comm.torch.build_shm_op = lambda: None
+"""
 RUN = """
 import json, os
 
@@ -113,7 +119,8 @@ def test_every_engine_ends_at_the_same_numbers(plain: dict[str, float], tmp_path
         and entry.name in ("accelerate-ddp", "fabric-ddp", "fabric-fsdp")
     ]
     script = tmp_path / "script.py"
-    script.write_text(f"{blocks(*there)}\nSPECS = {specs}\nNAMES = {names}\n{RUN}")
+    head = UNCOMPILED if "deepspeed" in there else ""
+    script.write_text(f"{head}\n{blocks(*there)}\nSPECS = {specs}\nNAMES = {names}\n{RUN}")
     found = torchrun(script)
     assert len(found) == 2 * (len(specs) + len(names))
     for key, value in found.items():
