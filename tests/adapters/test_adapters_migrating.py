@@ -85,9 +85,9 @@ def test_the_page_has_a_block_for_each() -> None:
 
 # DeepSpeed would compile a helper for two minutes, for a faster all-reduce.
 UNCOMPILED = """
-import deepspeed.comm.torch
+import deepspeed
 
-deepspeed.comm.torch.build_shm_op = lambda: None
+vars(deepspeed.ops)["__compatible_ops__"] = {}
 """
 RUN = """
 import json, os
