@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from parallel import launch, launch_each, registry
 from parallel.adapters.config import EngineConfig, Settled, engines_own, read
 from parallel.errors import ParallelError
+from zoo.commands import main
 
 SETTLED = (
     Settled("gradient_clipping", "p.optimizer's clip_norm", allowed=(0, None)),
@@ -130,3 +131,21 @@ def test_a_strategy_without_a_configuration_refuses_one(
         with pytest.raises(ParallelError) as caught:
             start(print, spec, engine_config=file)
         assert str(caught.value) == said
+
+
+def test_the_command_takes_a_file_and_says_what_is_wrong_with_it(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda module: module)
+    file.write_text("{")
+    run = tmp_path / "run"
+    for spec, said in (
+        ("ddp", "with strategy 'ddp', which has no configuration of its own: leave it out"),
+        ("deepspeed-zero1", ", line 1: not JSON: Expecting property name enclosed in double quotes"),
+    ):
+        line = ["train", "devnet", "--parallel", spec, "--engine-config", str(file), "--out", str(run)]
+        assert main(line) == 2
+        shown = capsys.readouterr()
+        assert shown.out == "" and len(shown.err.splitlines()) == 1
+        assert said in shown.err and str(file) in shown.err
+    assert not run.exists()
