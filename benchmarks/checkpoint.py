@@ -11,7 +11,6 @@ in our favour.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shutil
 import statistics
@@ -23,6 +22,7 @@ import torch
 from torch import nn
 
 from parallel import Parallel, launch
+from parallel.checkpoint.disk import checksum
 
 WIDTH = 2048
 
@@ -75,8 +75,7 @@ def save_plainly(parts: dict[str, nn.Module | torch.optim.Optimizer], file: Path
 
 
 def digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return checksum(file).xxh128
 
 
 def load_plainly(parts: dict[str, nn.Module | torch.optim.Optimizer], file: Path) -> None:

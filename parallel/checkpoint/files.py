@@ -5,7 +5,6 @@ Format: https://github.com/huggingface/safetensors#format (8 bytes of header len
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor
 
 from parallel.checkpoint.disk import BLOCK, FileSum, named
@@ -70,7 +70,7 @@ class TensorFile:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._path = path
-        self._hash = hashlib.sha256()
+        self._hash = xxhash.xxh3_128()
         self._bytes = 0
         self._file = path.open("xb", buffering=0)
         try:
