@@ -118,6 +118,10 @@ def _grouped(p: Parallel) -> None:
     _train(p, _Net(_Rows(nn.Conv2d(8, 8, 1, groups=2))), plan)
 
 
+def _computed(p: Parallel) -> None:
+    p.wrap(_Net(nn.utils.parametrizations.weight_norm(nn.Linear(24, 24))), Plan(tensor={"between": "column"}))
+
+
 def _whole(p: Parallel) -> None:
     _train(p, _Net(nn.ReLU()), cls=torch.optim.Adafactor)
 
@@ -136,6 +140,7 @@ ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
     refusals.TIES_ACROSS_UNITS: _tied,
     refusals.NOTHING_TO_CUT: _uncut,
     refusals.GROUPED_CONVOLUTION: _grouped,
+    refusals.COMPUTED_WEIGHT: _computed,
     refusals.CUT_TIE: _cut_tie,
     refusals.WHOLE_TENSOR_OPTIMIZER: _whole,
     refusals.NO_GRADIENT: _unused,
