@@ -23,7 +23,7 @@ class Memory:
     Attributes:
         parameters: the pieces this rank keeps between steps.
         gradients: the pieces it had at the last step.
-        optimizer: tensors of the optimizer's state.
+        optimizer: tensors of the optimizer's state, and the copies of the weights that it steps where it has any.
         gathered: parameters put together at the moment, beyond the pieces.
     """
 
@@ -54,7 +54,11 @@ def memory(nets: list[Net], optimizers: list[Optimizer]) -> Memory:
     pieces: dict[int, Tensor] = {}
     gathered = 0
     for net in nets:
-        pieces |= {id(parameter): local(parameter) for parameter in net.module.parameters()}
+        own = net.pieces()
+        for name, parameter in net.module.named_parameters():
+            pieces[id(parameter)] = own[name]
+            if name in net.held:
+                gathered += _bytes(parameter)  # holds nothing but while it is put together
         for piece, whole in _gathered(net.module):
             pieces.pop(id(whole), None)
             pieces[id(piece)] = local(piece)
@@ -69,7 +73,8 @@ def memory(nets: list[Net], optimizers: list[Optimizer]) -> Memory:
     return Memory(
         parameters=sum(_bytes(piece) for piece in pieces.values()),
         gradients=sum(optimizer.grad_bytes for optimizer in optimizers),
-        optimizer=sum(_bytes(value) for value in states if value.dim()),  # step counters have no axes
+        optimizer=sum(_bytes(value) for value in states if value.dim())  # step counters have no axes
+        + sum(_bytes(flat.tensor) for net in nets for flat in net.stepped.values()),
         gathered=gathered,
     )
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-
-from parallel.tensors import local
 
 
 class EMA:
@@ -18,16 +16,27 @@ class EMA:
     saving).
     """
 
-    def __init__(self, net: nn.Module, decay: float, settle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        decay: float,
+        settle: Callable[[], None],
+        pieces: Callable[[], Mapping[str, Tensor]],
+    ) -> None:
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"EMA decay is {decay}; it must be in [0, 1)")
         self.net = net
         self.decay = decay
         self._settle = settle  # puts the parameters back to this rank's pieces
         settle()
-        # This rank's pieces, listed once, since walking a net takes its time.
-        self._weights = {name: local(p).detach() for name, p in net.named_parameters()}
+        self._pieces = pieces
+        self._weights = dict(pieces())  # listed once, since walking a net takes its time
         self.average: dict[str, Tensor] = {name: weight.clone() for name, weight in self._weights.items()}
+
+    def follow(self, averages: Mapping[str, Tensor]) -> None:
+        """Goes on with other pieces of the weights, where an engine has moved them; the averages of those it has cut."""
+        self._weights = dict(self._pieces())
+        self.average |= {name: averages[name].clone() for name in self.average.keys() & averages.keys()}
 
     @torch.no_grad()
     def update(self) -> None:

@@ -43,6 +43,9 @@ class Engine:
     def place(self, net: Net) -> None:
         """Spreads the module's parameters, in place; every rank holds rank 0's weights when it is called."""
 
+    def bind(self, nets: Sequence[Net]) -> None:
+        """Called right before an optimizer of these nets is made: for an engine that holds them together from then on."""
+
     def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
         """Called before each backward through ``nets``; gradients are to be summed over ranks when ``last``."""
 
@@ -55,6 +58,9 @@ class Engine:
 
     def reduce_late(self, parameters: Sequence[Tensor]) -> None:
         """Sums over ranks what a second backward of the last part added, where the engine does not do so by itself."""
+
+    def collect(self, nets: Sequence[Net]) -> None:
+        """Called before a step, once the last gradient is there: for an engine that sums only then."""
 
     def settle(self, net: Net) -> None:
         """Puts parameters back to the pieces kept between steps: called before they are looked at or changed."""

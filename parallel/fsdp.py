@@ -141,7 +141,7 @@ def _redirect(module: nn.Module) -> None:
 
         return call
 
-    names = _methods(module)
+    names = own_methods(module)
     if names:
         module.forward = entering(module.forward, module.forward)
     for name in names:
@@ -151,7 +151,7 @@ def _redirect(module: nn.Module) -> None:
         setattr(module, name, entering(getattr(module, name), plain))
 
 
-def _methods(module: nn.Module) -> list[str]:
+def own_methods(module: nn.Module) -> list[str]:
     """Public methods of the model's own classes: called directly, they must find whole parameters, as forward does."""
     names: list[str] = []
     for cls in type(module).__mro__:

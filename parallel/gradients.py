@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from parallel.flat import Flat
 from parallel.splits import Split
 from parallel.tensors import sharded_axes
 
@@ -20,11 +21,13 @@ class GradNorm:
     squares of a kind are summed over its groups, one small all-reduce each.
     """
 
-    def __init__(self, parameters: Sequence[tuple[Tensor, Split | None]]) -> None:
+    def __init__(self, parameters: Sequence[tuple[Tensor, Split | None, Flat | None]]) -> None:
         self._kind_of: list[int] = []
         self._kinds: list[tuple[dist.ProcessGroup, ...]] = []
-        for parameter, split in parameters:
+        for parameter, split, flat in parameters:
             groups: tuple[dist.ProcessGroup, ...] = () if split is None else (split.group,)
+            if flat is not None and flat.group is not None:
+                groups += (flat.group,)
             if isinstance(parameter, DTensor):
                 groups += tuple(parameter.device_mesh.get_group(axis) for axis in sharded_axes(parameter))
             if groups not in self._kinds:

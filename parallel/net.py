@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from parallel.dropout import CurrentPart
 from parallel.ema import EMA
+from parallel.flat import Flat
 from parallel.plan import Plan
 from parallel.spectral import SpectralNorms
 from parallel.splits import Split
+from parallel.tensors import local
 
 
 @dataclass(eq=False)
@@ -23,6 +25,8 @@ class Net:
         spectral: its spectral norms.
         state: what the data engine keeps for it (DDP's reducer, say).
         splits: the tensor-parallel cut of each parameter and buffer that is cut, by name.
+        held: the piece that this rank keeps of each parameter that is dealt out by numbers, by name.
+        stepped: the piece that this rank steps of it, where an engine keeps such pieces apart from the weights.
         pending: a backward has added gradients since the last step.
         reduced: the gradients are already sums over the ranks.
         name: the module's class, for messages.
@@ -34,6 +38,8 @@ class Net:
     spectral: SpectralNorms
     state: Any = None
     splits: dict[str, Split] = field(default_factory=dict)
+    held: dict[str, Flat] = field(default_factory=dict)
+    stepped: dict[str, Flat] = field(default_factory=dict)
     emas: list[EMA] = field(default_factory=list)
     pending: bool = False
     reduced: bool = False
@@ -41,3 +47,10 @@ class Net:
 
     def __post_init__(self) -> None:
         self.name = type(self.module).__name__  # before FSDP2 puts a class of its own in between
+
+    def pieces(self) -> dict[str, Tensor]:
+        """This rank's piece of every parameter by its plain name, sharing its memory."""
+        return {
+            name: self.held[name].tensor if name in self.held else local(parameter).detach()
+            for name, parameter in self.module.named_parameters()
+        }

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from parallel.errors import NonFiniteError, ParallelError
+from parallel.flat import Flat
 from parallel.gradients import GradNorm
 from parallel.interface import StepInfo
 from parallel.refusals import WHOLE_TENSOR_OPTIMIZER
@@ -58,6 +59,7 @@ class Slot:
     shard: nn.Parameter
     split: Split | None
     net: Net
+    flat: Flat | None = None
 
 
 @dataclass
@@ -109,13 +111,13 @@ class Optimizer:
         self.torch = factory(cls, torch_groups, {"lr": lr, **options})
         self._base_lr = [group["lr"] for group in self.torch.param_groups]
         self._sharded = [slot for slot in self.slots if slot.shard is not slot.parameter]
-        self._norm = GradNorm([(slot.parameter, slot.split) for slot in self.slots])
+        self._norm = GradNorm([(slot.parameter, slot.split, slot.flat) for slot in self.slots])
 
     @torch.no_grad()
     def step(self) -> StepInfo:
         """Unscales, adds ``l2``, takes the norm, clips, steps and clears the gradients."""
         for slot in self._sharded:
-            slot.shard.grad = local_grad(slot.parameter)
+            slot.shard.grad = local_grad(slot.parameter) if slot.flat is None else slot.flat.grad
         self._held.clear()
         grads: list[Tensor] = []
         for index, slot in enumerate(self.slots):
@@ -144,11 +146,14 @@ class Optimizer:
             slot.parameter.grad = None
         for slot in self._sharded:
             slot.shard.grad = None
+            if slot.flat is not None:
+                slot.flat.grad = None
 
     @property
     def grad_bytes(self) -> int:
-        """Of this rank's gradients at the last step."""
-        return sum(self.slots[index].shard.nbytes for index in self._held)
+        """Of this rank's gradients at the last step; whole ones, where they lie so until they are summed."""
+        slots = (self.slots[index] for index in self._held)
+        return sum(slot.shard.nbytes if slot.flat is None else slot.flat.whole_bytes for slot in slots)
 
     @property
     def inner(self) -> torch.optim.Optimizer:
@@ -218,9 +223,10 @@ def _group(nets: Sequence[Net], groups: Groups | None) -> tuple[list[Slot], list
         for name, parameter in net.module.named_parameters():
             if not parameter.requires_grad:
                 continue
-            piece = local(parameter)
+            flat = net.stepped.get(name)
+            piece = local(parameter) if flat is None else flat.tensor
             shard = parameter if piece is parameter else nn.Parameter(piece.detach())
-            slot = Slot(name, parameter, shard, net.splits.get(name), net)
+            slot = Slot(name, parameter, shard, net.splits.get(name), net, flat)
             slots.append(slot)
             options = dict((groups(name, parameter) if groups else None) or {})
             l2 = float(options.pop("l2", 0.0))

@@ -27,6 +27,7 @@ FULLY_SHARDED = (
     "accelerate-fsdp",
     "fabric-fsdp",
 )
+DEEPSPEED = tuple(f"deepspeed-zero{stage}{where}" for stage in (1, 2, 3) for where in ("", "-offload"))
 TENSOR_PARALLEL = ("tp", "ddp+tp", "fsdp+tp")
 
 
@@ -122,7 +123,7 @@ CUT_TIE = Refusal(
     "leave the layer out of Plan.tensor",
 )
 WHOLE_TENSOR_OPTIMIZER = Refusal(
-    (*FULLY_SHARDED, "tp", "ddp+tp"),
+    (*FULLY_SHARDED, "tp", "ddp+tp", *DEEPSPEED),
     "an optimizer that is not elementwise (LBFGS, Adafactor, Muon)",
     "what it computes of a shard is not a shard of what it computes of the whole tensor",
     "use SGD or one of Adam's family, or a strategy that does not shard",
@@ -139,6 +140,18 @@ ACCELERATE_FSDP_ON_CPU = Refusal(
     "training on a CPU",
     "Accelerate leaves its FSDP plugin out there without a word, and every rank would hold the whole model",
     "take fsdp, which shards on a CPU too",
+)
+DOUBLE_UNDER_DEEPSPEED = Refusal(
+    DEEPSPEED,
+    "--precision fp64",
+    "what ZeRO steps is fp32 whatever the model is (ZeROOptimizer._configure_master_weights returns torch.float32)",
+    "use fp32, or a strategy of torch's own",
+)
+STEPPED_TWICE = Refusal(
+    DEEPSPEED,
+    "a net in two optimizers",
+    "its parameters are moved into the flat tensors of one DeepSpeed engine",
+    "give both parts of the net to one optimizer, with groups",
 )
 
 REFUSALS = tuple(value for value in list(globals().values()) if isinstance(value, Refusal))

@@ -136,8 +136,14 @@ class Strategy(Parallel):
         **options: Any,
     ) -> Optimizer:
         modules = [nets] if isinstance(nets, nn.Module) else list(nets)
+        records = [self._net(module) for module in modules]
+        for engine in self.engines:
+            engine.bind(records)
+        for net in records:
+            for average in net.emas:
+                average.follow({name: flat.take(average.average[name]) for name, flat in net.held.items()})
         optimizer = Optimizer(
-            [self._net(module) for module in modules],
+            records,
             cls,
             lr=lr,
             groups=groups,
@@ -146,14 +152,14 @@ class Strategy(Parallel):
             on_nan=self.on_nan,
             scaler=Scaler() if self.precision == "fp16-mixed" else None,
             options=options,
-            factory=self._make_optimizer,
+            factory=self.engines[-1].make_optimizer,
         )
         self._optimizers.append(optimizer)
         return optimizer
 
     def ema(self, net: nn.Module, decay: float) -> EMA:
         record = self._net(net)
-        average = EMA(net, decay, settle=lambda: self._settle(record))
+        average = EMA(net, decay, settle=lambda: self._settle(record), pieces=record.pieces)
         record.emas.append(average)
         return average
 
@@ -241,6 +247,8 @@ class Strategy(Parallel):
                 )
             net.pending = net.reduced = False
             self._settle(net)  # a forward since the backward may have gathered what is about to change
+        for engine in self.engines:
+            engine.collect(opt.nets)
         info = opt.step()
         for net in opt.nets:
             for average in net.emas:
@@ -389,11 +397,6 @@ class Strategy(Parallel):
     ) -> Contents:
         nets = {name: self._net(module) for name, module in models.items()}
         return Contents(nets, emas or {}, optimizers or {}, loaders or {})
-
-    def _make_optimizer(
-        self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
-    ) -> torch.optim.Optimizer:
-        return self.engines[-1].make_optimizer(cls, groups, options)
 
     def _move(self, nest: Nest) -> Nest:
         def move(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from parallel.checkpoint.contents import Contents, average_file, state_group, weights_file
 from parallel.checkpoint.manifest import CheckpointError, Manifest, check_sizes, check_sums, read_manifest
-from parallel.checkpoint.pieces import Piece, ema_pieces, net_pieces, optimizer_parameters, whole_shape
+from parallel.checkpoint.pieces import Piece, ema_pieces, net_pieces, optimizer_parameters, slot_layout
 from parallel.checkpoint.plan import deal
-from parallel.checkpoint.regions import Region, boxes, piece_shape, region_of, whole_region
+from parallel.checkpoint.regions import Region, boxes, piece_shape, whole_region
 from parallel.collectives import Group, broadcast_object
 from parallel.errors import ParallelError
 from parallel.mesh import World
@@ -165,12 +166,12 @@ def _into_optimizer(
     state: dict[int, dict[str, Tensor]] = {}
     for parameter, slot in slots.items():
         if id(slot.shard) in places and parameter in saved:  # under ZeRO-1 a rank steps some of them
-            whole = tuple(whole_shape(slot.parameter, slot.split))
+            whole, own = slot_layout(slot)
             held: dict[str, Tensor] = {}
             for key, value in saved[parameter].items():
                 shape = tuple(value.get_shape())
                 cut = bool(shape) and shape == whole
-                region = region_of(slot.parameter, slot.split) if cut else whole_region(shape)
+                region = own if cut else whole_region(shape)
                 held[key] = torch.empty(piece_shape(region), dtype=_dtype(value))
                 _fill(held[key], region, value)
             state[places[id(slot.shard)]] = held
@@ -187,8 +188,21 @@ def _into_optimizer(
 
 
 def _fill(piece: Tensor, region: Region, saved: Any) -> None:
+    shape = saved.get_shape()
+    if len(region) == 1 and len(shape) != 1:
+        piece.copy_(_numbers(saved, shape, *region[0][0]))
+        return
     for there, here in boxes(region):
         piece[here].copy_(saved[there if there else ...])
+
+
+def _numbers(saved: Any, shape: list[int], start: int, stop: int) -> Tensor:
+    """The numbers of a tensor's place ``start`` to ``stop``, read with no more rows than they lie in."""
+    if not shape or start == stop:
+        return saved[...].reshape(-1)[start:stop]
+    row = math.prod(shape[1:])
+    first, last = start // row, -(-stop // row)
+    return saved[first:last].reshape(-1)[start - first * row : stop - first * row]
 
 
 def _dtype(saved: Any) -> torch.dtype:

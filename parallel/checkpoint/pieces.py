@@ -16,7 +16,7 @@ from parallel.tensors import local
 if TYPE_CHECKING:
     from parallel.ema import EMA
     from parallel.net import Net
-    from parallel.optimizer import Optimizer
+    from parallel.optimizer import Optimizer, Slot
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,19 @@ def optimizer_pieces(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str
             if not isinstance(value, Tensor):
                 raise ParallelError(f"{type(optimizer.inner).__name__} keeps {key!r}, which is no tensor")
             if value.dim() and value.shape == slot.shard.shape:
-                region = region_of(slot.parameter, slot.split)
-                shape = tuple(whole_shape(slot.parameter, slot.split))
+                shape, region = slot_layout(slot)
             else:
                 shape = tuple(value.shape)
                 region = whole_region(shape)
             pieces[f"{name}/{key}"] = Piece(value.detach(), shape, region)
     return pieces
+
+
+def slot_layout(slot: Slot) -> tuple[tuple[int, ...], Region]:
+    """The shape of the whole tensor that a slot's shard is a piece of, and which of its numbers it holds."""
+    if slot.flat is not None:
+        return slot.flat.shape, slot.flat.region
+    return tuple(whole_shape(slot.parameter, slot.split)), region_of(slot.parameter, slot.split)
 
 
 def whole_shape(tensor: Tensor, split: Any) -> torch.Size:
@@ -102,6 +108,9 @@ def whole_shape(tensor: Tensor, split: Any) -> torch.Size:
 
 
 def _piece(net: Net, name: str, tensor: Tensor) -> Piece:
+    if name in net.held:
+        flat = net.held[name]
+        return Piece(flat.tensor, flat.shape, flat.region)
     split = net.splits.get(name)
     region = region_of(tensor, split)
     held = local(tensor)

@@ -2,6 +2,7 @@
 
 A piece is the whole cut along its axes: along each it holds some ranges of the whole, in order. That covers FSDP2's rows,
 tensor parallelism's rows and columns (several ranges where fused blocks are cut one by one), and one within the other.
+A region of one axis for a tensor of another number of axes is of the tensor flattened: DeepSpeed deals out numbers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def piece_shape(region: Region) -> tuple[int, ...]:
 
 def volume(region: Region) -> int:
     return math.prod(piece_shape(region))
+
+
+def laid_out(whole: Tensor, region: Region) -> Tensor:
+    """The whole with the axes that the region speaks of, sharing its memory."""
+    return whole.view(-1) if len(region) == 1 and whole.dim() != 1 else whole
 
 
 def cut(region: Region, axis: int, start: int, stop: int) -> Region:

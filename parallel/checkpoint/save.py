@@ -22,7 +22,7 @@ from parallel.checkpoint.files import TensorFile, TensorInfo
 from parallel.checkpoint.manifest import CheckpointError, Manifest, clear, is_complete
 from parallel.checkpoint.pieces import Piece, optimizer_parameters, ties
 from parallel.checkpoint.plan import Held, PlannedFile, make_plan
-from parallel.checkpoint.regions import boxes, piece_shape
+from parallel.checkpoint.regions import boxes, laid_out, piece_shape
 from parallel.collectives import Group
 from parallel.mesh import World
 
@@ -153,6 +153,7 @@ class Saver:
     def _place(self, whole: Tensor, region: Any, source: int, held: Piece | None) -> None:
         """Puts one piece of a tensor where it belongs, receiving it if another rank holds it."""
         places = list(boxes(region))
+        whole = laid_out(whole, region)
         if source == self.world.rank:
             assert held is not None
             piece = held.tensor

@@ -25,7 +25,9 @@ def full_state(net: Net, is_main: bool) -> dict[str, Tensor]:
 
 
 def whole_tensor(net: Net, name: str, piece: Tensor) -> Tensor:
-    """Puts together what is laid out as the net's parameter or buffer ``name`` is; a collective where it is cut."""
+    """Puts the net's parameter or buffer ``name`` together; a collective where it is cut."""
+    if name in net.held:
+        return net.held[name].gather()
     whole = full(piece)
     return net.splits[name].gather(whole) if name in net.splits else whole
 
@@ -38,19 +40,18 @@ def load_full_state(net: Net, state: Mapping[str, Tensor], group: Group) -> None
         ValueError: names or shapes differ; all of them are named.
     """
     own = net.module.state_dict(keep_vars=True)
-    shapes = {
-        name: net.splits[name].whole_shape(tensor.shape) if name in net.splits else tensor.shape
-        for name, tensor in own.items()
-    }
+    shapes = {name: _shape(net, name, tensor) for name, tensor in own.items()}
     problem = broadcast_object(_mismatch(shapes, state), group)
     if problem:
         raise ValueError(problem)
     for name, tensor in own.items():
-        held = local(tensor.detach())
+        held = net.held[name].tensor if name in net.held else local(tensor.detach())
         whole = state[name].to(held.device, held.dtype) if name in state else held.new_empty(shapes[name])
         if group is not None:
             whole = whole.contiguous()
             dist.broadcast(whole, src=0, group=group)
+        if name in net.held:
+            whole = net.held[name].take(whole)
         if name in net.splits:
             whole = net.splits[name].take_own(whole)
         if isinstance(tensor, DTensor):
@@ -58,6 +59,12 @@ def load_full_state(net: Net, state: Mapping[str, Tensor], group: Group) -> None
                 whole, tensor.device_mesh, tensor.placements, src_data_rank=None
             ).to_local()
         held.copy_(whole)
+
+
+def _shape(net: Net, name: str, tensor: Tensor) -> torch.Size:
+    if name in net.held:
+        return torch.Size(net.held[name].shape)
+    return net.splits[name].whole_shape(tensor.shape) if name in net.splits else tensor.shape
 
 
 def _mismatch(shapes: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> str:

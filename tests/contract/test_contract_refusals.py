@@ -146,7 +146,11 @@ ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
     refusals.NO_GRADIENT: _unused,
 }
 ON_GPUS = {refusals.RECOMPUTED_REPLICAS}
-OF_ADAPTERS = {refusals.ACCELERATE_FSDP_ON_CPU}  # refused before there is a strategy: tests/adapters
+OF_ADAPTERS = {  # which tests/adapters attempts
+    refusals.ACCELERATE_FSDP_ON_CPU,
+    refusals.DOUBLE_UNDER_DEEPSPEED,
+    refusals.STEPPED_TWICE,
+}
 
 
 def _attempt(p: Parallel, number: int) -> str:
