@@ -8,11 +8,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from parallel import registry
 from zoo.commands.model import help_of, model_of
 from zoo.commands.outcome import Outcome
 from zoo.config import TrainConfig
 from zoo.flags import from_flags
 from zoo.parity import Row, compare
+from zoo.registry import ModelEntry
 from zoo_datasets.errors import InputError
 
 SUMMARY = "check that strategies give one process's numbers"
@@ -38,18 +40,12 @@ def run(argv: list[str]) -> Outcome | None:
     if (shown := help_of("parity", argv)) is not None:
         return shown
     entry = model_of("parity", argv)
-    config: TrainConfig = from_flags(
-        entry.load("config"),
-        argv[1:],
-        prog=f"zoo parity {entry.name}",
-        description=f"{SUMMARY}; --parallel takes several, as ddp,fsdp,tp",
-        model=entry.name,
-        defaults={"parallel": "", "steps": 20, "precision": "fp64"},
-        without=_UNUSED,
-    )
+    config = _config(entry, argv, "fp64")
     specs = list(dict.fromkeys(spec.strip() for spec in config.parallel.split(",") if spec.strip()))
     if not specs:
         raise InputError(f"name strategies: zoo parity {entry.name} --parallel ddp,fsdp --nproc 2")
+    if not all(registry.carries_double(spec) for spec in specs):
+        config = _config(entry, argv, "fp32")  # the precision that all of them have, unless one is asked for
     with tempfile.TemporaryDirectory(prefix="zoo-parity-") as folder:
         rows = compare(entry, config, specs, Path(folder))
     if rows is None:
@@ -66,10 +62,23 @@ def run(argv: list[str]) -> Outcome | None:
         "passed": not failed and not refused,
         "strategies": [dataclasses.asdict(row) | {"passed": row.passed} for row in rows],
     }
-    return Outcome(result, _text(rows), FAILED if failed else REFUSED if refused else 0)
+    return Outcome(result, _text(rows, config.precision), FAILED if failed else REFUSED if refused else 0)
 
 
-def _text(rows: list[Row]) -> str:
+def _config(entry: ModelEntry, argv: list[str], precision: str) -> TrainConfig:
+    config: TrainConfig = from_flags(
+        entry.load("config"),
+        argv[1:],
+        prog=f"zoo parity {entry.name}",
+        description=f"{SUMMARY}; --parallel takes several, as ddp,fsdp,tp",
+        model=entry.name,
+        defaults={"parallel": "", "steps": 20, "precision": precision},
+        without=_UNUSED,
+    )
+    return config
+
+
+def _text(rows: list[Row], precision: str) -> str:
     """The table, and below it what failed."""
     from rich.console import Console
     from rich.table import Table
@@ -85,7 +94,7 @@ def _text(rows: list[Row]) -> str:
         table.add_row(row.strategy, str(row.ranks), *_cells(row))
     lines = io.StringIO()
     Console(file=lines, width=200, no_color=True).print(table)
-    head = "largest relative difference from one process; bytes on each rank, and sent by a step"
+    head = f"largest relative difference from one process, in {precision}; bytes on each rank, and sent by a step"
     shown = [line.rstrip() for line in lines.getvalue().splitlines()]
     beyond = [f"{row.strategy}: {what}" for row in rows for what in row.beyond]
     return "\n".join([head, "", *shown, *beyond])
