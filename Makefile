@@ -24,7 +24,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(TESTS)
 
-# DeepSpeed compiles a helper at its first start, with the ninja of this environment, and keeps it there.
+# Whatever DeepSpeed should compile is built with the ninja of this environment, and kept there.
 test-adapters: $(ADAPTERS)/installed
 	PATH="$(CURDIR)/$(ADAPTERS)/bin:$$PATH" TORCH_EXTENSIONS_DIR="$(CURDIR)/$(ADAPTERS)/extensions" \
 		$(ADAPTERS)/bin/python -m pytest tests/adapters tests/contract tests/resume/test_layouts.py \
