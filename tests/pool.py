@@ -96,27 +96,32 @@ class Pool:
 
 
 def _serve(connection: Connection) -> None:
+    import parallel.setup
     import parallel.testing
-    from parallel.launcher import Options, Place
-    from parallel.setup import create
 
-    assert parallel.testing  # with it, all that a case needs of torch is there
-    gc.freeze()  # what a strategy collects when it is closed is then little to look through
+    assert parallel.setup and parallel.testing  # with it, nearly all that a case needs of torch is there
     while True:
+        gc.freeze()  # what a strategy collects when it is closed is then little to look through
         try:
             sys.path[:] = connection.recv()  # first, since the request names functions of test modules
             request = connection.recv()
         except EOFError:
             return
+        connection.send(_answer(request))
+
+
+def _answer(request: Any) -> tuple[bool, Any]:
+    """Whether the case came to its end, and its value or the traceback."""
+    from parallel.launcher import Options, Place
+    from parallel.setup import create
+
+    function, spec, n, rank, folder, args, options = request
+    try:
+        address = f"file:{folder}" if n > 1 else ""
+        p = create(spec, Options(**options), Place(rank, n, rank, address, 0, "launch"))
         try:
-            function, spec, n, rank, folder, args, options = request
-            address = f"file:{folder}" if n > 1 else ""
-            p = create(spec, Options(**options), Place(rank, n, rank, address, 0, "launch"))
-            try:
-                value = function(p, *args)
-            finally:
-                p.close()
-        except BaseException:
-            connection.send((False, traceback.format_exc()))
-        else:
-            connection.send((True, value))
+            return True, function(p, *args)
+        finally:
+            p.close()
+    except BaseException:
+        return False, traceback.format_exc()
