@@ -240,7 +240,7 @@ def test_a_plot_saves_as_the_image_it_was(tmp_path: Path) -> None:
     drawn = Figure(figsize=(3.1, 2.3), dpi=150)
     drawn.subplots().plot([1, 3, 2])
     drawn.savefig(tmp_path / "drawn.png")
-    functions._figure(tmp_path / "drawn.png").savefig(tmp_path / "saved.png")
+    functions._artifact(tmp_path / "drawn.png").savefig(tmp_path / "saved.png")
     assert np.array_equal(imread(tmp_path / "saved.png"), imread(tmp_path / "drawn.png"))
 
 
