@@ -64,7 +64,7 @@ def one_process(ranks: Pool) -> Reference:
     return run
 
 
-@pytest.mark.parametrize(("spec", "case", "n", "parts"), cells())
+@pytest.mark.parametrize(("spec", "case", "n", "parts"), list(cells()))
 def test_equals_one_process(
     ranks: Pool, one_process: Reference, spec: str, case: str, n: int, parts: int
 ) -> None:
