@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,14 @@ from pool import Pool
 
 settings.register_profile("no deadline", deadline=None)  # no timed tests
 settings.load_profile("no deadline")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_elses_log() -> None:
+    """Kedro, once a test module has imported it, has the root logger write to stdout, where commands print results."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if type(handler).__module__.startswith("kedro")]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ and there are some 1,000, so the default run covers them in turns:
 
 - Every strategy x case once in fp64, which proves guarantee 1, and once in fp32, on the other number of ranks. Ranks and
   parts take turns, so that in either precision every strategy meets each pair of them.
-- Lower precisions: every strategy once, on its largest number of ranks.
+- Lower precisions: every strategy once, on its largest number of ranks, the two precisions in turns.
 
 All other cells are marked ``slow``, and so are combinations that can be spelt and that no page names (zero1+tp, ...).
 """

@@ -32,7 +32,11 @@ def traced(p: Parallel, case: str) -> Trace:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("layout", [Layout("ddp", 2), Layout("fsdp", 2, 2), Layout("fsdp+tp", 4)], ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    [Layout("ddp", 2), Layout("fsdp", 2, 2), pytest.param(Layout("fsdp+tp", 4), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_captured_blocks_give_the_numbers_of_plain_ones(
     case: str, layout: Layout, ranks: Pool, reference_run: Reference
 ) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -56,11 +57,19 @@ def run_short(p: Parallel, case: str, steps: int) -> Trace:
         return run_case(p, case, steps)
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(x, id=str(x), marks=() if x in ONE_EACH else pytest.mark.slow) for x in LAYOUTS],
-)
+def low_cells() -> Iterator[Any]:
+    """By default each strategy once, the two precisions in turns."""
+    for number, layout in enumerate(LAYOUTS):
+        for place, precision in enumerate(("bf16-mixed", "fp16-mixed")):
+            default = layout in ONE_EACH and number // 2 % 2 == place
+            yield pytest.param(
+                *(layout, precision),
+                id=f"{layout}-{precision}",
+                marks=() if default else pytest.mark.slow,
+            )
+
+
+@pytest.mark.parametrize(("layout", "precision"), list(low_cells()))
 def test_lower_precisions_follow_one_process(
     layout: Layout, precision: str, ranks: Pool, record_property: Callable[[str, object], None]
 ) -> None:
