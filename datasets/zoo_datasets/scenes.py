@@ -55,7 +55,7 @@ class Scenes(Segmented):
         return f"{self.source}, scene {self.rows[row]}"
 
 
-def generated_scenes(size: int, seed: int = 0, train: int = 2048, evaluation: int = 64) -> SegmentedData:
+def generated_scenes(size: int, seed: int = 0, train: int = 1280, evaluation: int = 64) -> SegmentedData:
     """Scenes to train on, and others held out.
 
     Args:

@@ -132,7 +132,12 @@ def test_a_second_ctrl_c_ends_it_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "ranks"), [("kill", ("ddp", 2)), ("raise", ("fsdp", 2)), ("kill", ("single", 1))]
+    ("how", "ranks"),
+    [
+        ("kill", ("ddp", 2)),
+        pytest.param("raise", ("fsdp", 2), marks=pytest.mark.slow),
+        pytest.param("kill", ("single", 1), marks=pytest.mark.slow),
+    ],
 )
 def test_a_crash_restarts_from_the_last_checkpoint(
     how: str, ranks: tuple[str, int], capfd: pytest.CaptureFixture[str]

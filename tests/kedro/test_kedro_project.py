@@ -151,7 +151,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, kedro: Any) -> Path:
     ("runner", "nodes", "context"),
     [
         ("ThreadRunner", "noted,second.train,second.sample", "fork"),
-        ("ParallelRunner", "noted,second.train", "spawn"),
+        pytest.param("ParallelRunner", "noted,second.train", "spawn", marks=pytest.mark.slow),
     ],
 )
 def test_two_trainings_at_once_both_finish_and_each_body_ran_once(

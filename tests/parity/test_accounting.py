@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,33 +23,41 @@ from accounting_predicted import SUBJECTS, Figures, bound, dealt, predict
 
 sys.path.pop(0)
 
-CELLS = [(spec, 4) for spec in SPECS] + [(spec, 3) for spec in ("ddp", "zero1", "zero2", "fsdp")]
+FORMULAS = ("ddp", "zero1", "zero2", "fsdp")
+CELLS = [(name, spec, 4) for name in SUBJECTS for spec in SPECS]
+CELLS += [(name, spec, 3) for name in SUBJECTS for spec in FORMULAS]
+
+
+def by_default(name: str, spec: str, n: int) -> bool:
+    """The rest take seconds each, and are slow: an MLP under all strategies, a ViT under those with a formula."""
+    return n == 4 and (name == "mlp" or spec in FORMULAS)
 
 
 def counted(p: Parallel, name: str) -> Figures:
     return count(p, name)
 
 
+Measured = Callable[[str, str, int], list[Figures]]
+
+
 @pytest.fixture(scope="module")
-def figures(ranks: Pool) -> dict[tuple[str, str, int], list[Figures]]:
-    """Every rank's, by net, strategy and number of ranks."""
-    return {(name, spec, n): ranks.run(counted, spec, n, name) for name in SUBJECTS for spec, n in CELLS}
+def figures(ranks: Pool) -> Measured:
+    """``figures(net, strategy, number of ranks)``: every rank's; each is measured once."""
+    return cache(lambda name, spec, n: ranks.run(counted, spec, n, name))
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
-@pytest.mark.parametrize(("spec", "n"), CELLS)
-def test_counted_is_predicted_to_the_byte(
-    name: str, spec: str, n: int, figures: dict[tuple[str, str, int], list[Figures]]
-) -> None:
-    for found in figures[name, spec, n]:
+@pytest.mark.parametrize(
+    ("name", "spec", "n"),
+    [pytest.param(*cell, marks=() if by_default(*cell) else pytest.mark.slow) for cell in CELLS],
+)
+def test_counted_is_predicted_to_the_byte(name: str, spec: str, n: int, figures: Measured) -> None:
+    for found in figures(name, spec, n):
         assert found == predict(name, spec, n)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-@pytest.mark.parametrize("n", [3, 4])
-def test_memory_and_traffic_follow_the_formulas(
-    name: str, n: int, figures: dict[tuple[str, str, int], list[Figures]]
-) -> None:
+@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.slow), 4])
+def test_memory_and_traffic_follow_the_formulas(name: str, n: int, figures: Measured) -> None:
     """Within 2 % plus padding: of n pieces of a first axis, the last may be n - 1 rows short."""
     shapes = [tuple(parameter.shape) for parameter in SUBJECTS[name].build().parameters()]
     whole = 4 * sum(torch.Size(shape).numel() for shape in shapes)
@@ -56,7 +66,7 @@ def test_memory_and_traffic_follow_the_formulas(
     def near(found: int, wanted: float, pads: float) -> bool:
         return wanted <= found <= 1.02 * wanted + pads * padding
 
-    held = {spec: figures[name, spec, n][0].held for spec in ("ddp", "zero1", "zero2", "fsdp")}
+    held = {spec: figures(name, spec, n)[0].held for spec in FORMULAS}
     assert held["ddp"] == [4 * whole] * n
     assert sum(held["zero2"]) == sum(held["fsdp"]) == 4 * whole
     assert near(max(held["zero2"]), 4 * whole / n, 4)
@@ -68,8 +78,8 @@ def test_memory_and_traffic_follow_the_formulas(
         <= bound([8 * torch.Size(s).numel() for s in shapes], n)
     )
 
-    sent = {spec: figures[name, spec, n][0].sent for spec in held}
-    gathered = {spec: figures[name, spec, n][0].gathered for spec in held}
+    sent = {spec: figures(name, spec, n)[0].sent for spec in held}
+    gathered = {spec: figures(name, spec, n)[0].gathered for spec in held}
     assert sent["ddp"] == {"all_reduce": whole}
     assert sent["zero1"] == {"all_reduce": whole, "broadcast": whole}
     assert near(sent["zero2"]["all_gather"], whole, 1)

@@ -109,6 +109,7 @@ def test_parts_on_ranks_are_parts_of_one_process(ranks: Pool) -> None:
         assert not differences(trained(want), trained(got), "fp64"), spec
 
 
+@pytest.mark.slow
 def test_replicas_are_parts_of_one_process_and_differ_from_the_batch(ranks: Pool) -> None:
     config = replace(SMALL, batch_size=8, steps=2, epochs=None, image_size=64, local_batchnorm=True)
     whole = ranks.run(traced, "single", 1, config, precision="fp64")[0]

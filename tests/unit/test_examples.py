@@ -90,6 +90,7 @@ def test_the_loops_differ_by_a_handful_of_lines(example: Any) -> None:
     assert abs(len(plain) - len(spread)) <= 1
 
 
+@pytest.mark.slow  # the same numbers as in the test before, printed
 def test_own_loop_as_a_script(tmp_path: Path) -> None:
     plain, spread = python(EXAMPLES / "own_loop.py", "ddp", 2, cwd=tmp_path).splitlines()
     assert plain.split()[:3] == ["plain", "test", "loss"]
