@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from case_run import Run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,36 +17,6 @@ from parallel.errors import ParallelError
 from parallel.interface import Parallel
 from parallel.optimizer import Scaler
 from parallel.testing import CASES, Trace, nets, run_case
-
-
-class Run:
-    """A case with all its state in hand."""
-
-    def __init__(self, p: Any, name: str, seed: int = 0) -> None:
-        self.p = p
-        torch.manual_seed(seed)
-        self.one_step, _ = CASES[name].build(p)
-        self.data = p.loader(CASES[name].data(), 10, shuffle=True, seed=5)
-        known = {f"net{number}": net for number, net in enumerate(p._nets)}
-        self.parts = {
-            "models": {key: net.module for key, net in known.items()},
-            "emas": {key: net.emas[0] for key, net in known.items() if net.emas},
-            "optimizers": {f"opt{number}": opt for number, opt in enumerate(p._optimizers)},
-            "loaders": {"train": self.data},
-        }
-        self._batches = self._forever()
-
-    def train(self, steps: int) -> list[list[float]]:
-        """Loss and gradient norms of each step."""
-        numbers = []
-        for _ in range(steps):
-            loss, infos = self.one_step(next(self._batches))
-            numbers.append([float(self.p.sum(loss)), *(float(info.grad_norm) for info in infos)])
-        return numbers
-
-    def _forever(self) -> Iterator[Any]:
-        while True:
-            yield from self.data
 
 
 def save_midway(p: Parallel, name: str, folder: Path, steps: int, more: int) -> list[list[float]]:
