@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from parallel.adapters.config import EngineConfig, Settled, engines_own
 from parallel.adapters.environment import as_launched
 from parallel.ddp import DDP
+from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.fsdp import FSDP
 from parallel.launcher import Options
@@ -32,7 +33,24 @@ _HANDED = {"debug": "ACCELERATE_DEBUG_MODE", "enable_cpu_affinity": "ACCELERATE_
 _HANDED_FSDP = {"fsdp_reshard_after_forward": "FSDP_RESHARD_AFTER_FORWARD"}
 
 
-class AccelerateDDP(DDP):
+class _Accelerated(Engine):
+    """What an Accelerator does whatever it has set up."""
+
+    _accelerator: Accelerator
+
+    def backward(self, nets: Sequence[Net], loss: Tensor, seed: Tensor) -> None:
+        self._accelerator.backward(loss, gradient=seed)
+
+    def make_optimizer(
+        self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
+    ) -> torch.optim.Optimizer:
+        return self._accelerator.prepare_optimizer(cls(groups, **options))
+
+    def close(self) -> None:
+        _forget()
+
+
+class AccelerateDDP(_Accelerated, DDP):
     """What Accelerate makes of several processes without a plugin."""
 
     def configure(self, options: Options) -> None:
@@ -54,19 +72,8 @@ class AccelerateDDP(DDP):
         assert isinstance(ddp, DistributedDataParallel)
         return ddp
 
-    def backward(self, nets: Sequence[Net], loss: Tensor, seed: Tensor) -> None:
-        self._accelerator.backward(loss, gradient=seed)
 
-    def make_optimizer(
-        self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
-    ) -> torch.optim.Optimizer:
-        return self._accelerator.prepare_optimizer(cls(groups, **options))
-
-    def close(self) -> None:
-        _forget()
-
-
-class AccelerateFSDP(FSDP):
+class AccelerateFSDP(_Accelerated, FSDP):
     """Accelerate's FSDP2. Its ``prepare`` takes one model, and is called for each; the plan's units are cut before."""
 
     def configure(self, options: Options) -> None:
@@ -81,17 +88,6 @@ class AccelerateFSDP(FSDP):
     def shard_root(self, module: nn.Module, options: dict[str, Any]) -> None:
         # It wants an optimizer, to give it the pieces in place of the parameters; ours is made of the pieces.
         self._accelerator.prepare(module, torch.optim.SGD(module.parameters(), lr=0.0))
-
-    def backward(self, nets: Sequence[Net], loss: Tensor, seed: Tensor) -> None:
-        self._accelerator.backward(loss, gradient=seed)
-
-    def make_optimizer(
-        self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
-    ) -> torch.optim.Optimizer:
-        return self._accelerator.prepare_optimizer(cls(groups, **options))
-
-    def close(self) -> None:
-        _forget()
 
 
 def _accelerator(world: World, variables: Mapping[str, str], sharded: bool = False) -> Accelerator:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def settled(stage: int, offload: bool) -> tuple[Settled, ...]:
     )
 
 
-class _DeepSpeed(Engine):
+class _DeepSpeed(Engine, ABC):
     """What the stages have in common.
 
     Attributes:
@@ -125,9 +126,9 @@ class _DeepSpeed(Engine):
             net.state = bound
             self.cut(net)
 
+    @abstractmethod
     def cut(self, net: Net) -> None:
         """Says of each parameter which numbers of it DeepSpeed has given this rank."""
-        raise NotImplementedError
 
     def make_optimizer(
         self, cls: type[torch.optim.Optimizer], groups: list[dict[str, Any]], options: dict[str, Any]
@@ -158,17 +159,17 @@ class _DeepSpeed(Engine):
                 if (id(net), name) in with_grad:
                     net.stepped[name].grad = self.summed(zero, parameter, net.stepped[name])
 
+    @abstractmethod
     def skip_norm(self, zero: Any) -> None:
         """Keeps DeepSpeed from taking a norm: the contract's is taken already, and it would leave a step out by its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin_sum(self, zero: Any) -> None:
         """Lets the coming sums replace those of a step that was left out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summed(self, zero: Any, parameter: nn.Parameter, flat: Flat) -> Tensor:
         """This rank's numbers of a parameter's summed gradient, in DeepSpeed's memory."""
-        raise NotImplementedError
 
     def close(self) -> None:
         for bound in self._bound:
