@@ -141,12 +141,6 @@ ACCELERATE_FSDP_ON_CPU = Refusal(
     "Accelerate leaves its FSDP plugin out there without a word, and every rank would hold the whole model",
     "take fsdp, which shards on a CPU too",
 )
-DOUBLE_UNDER_DEEPSPEED = Refusal(
-    DEEPSPEED,
-    "--precision fp64",
-    "what ZeRO steps is fp32 whatever the model is (ZeROOptimizer._configure_master_weights returns torch.float32)",
-    "use fp32, or a strategy of torch's own",
-)
 STEPPED_TWICE = Refusal(
     DEEPSPEED,
     "a net in two optimizers",

@@ -23,14 +23,12 @@ class Library:
     Attributes:
         name: what it is called. extra: what installs it. module: what it is imported as.
         config: how its own configuration is written, "json" or "yaml"; empty where no file can be handed through.
-        double: whether it carries fp64.
     """
 
     name: str
     extra: str
     module: str
     config: str = ""
-    double: bool = True
 
     def missing(self) -> str:
         """Why it cannot be used, and what to do; empty where it is there. Imports nothing."""
@@ -79,7 +77,7 @@ class StrategyEntry:
 
 _ENTRIES: dict[str, StrategyEntry] = {}
 
-DEEPSPEED = Library("DeepSpeed", "deepspeed", "deepspeed", config="json", double=False)
+DEEPSPEED = Library("DeepSpeed", "deepspeed", "deepspeed", config="json")
 ACCELERATE = Library("Accelerate", "accelerate", "accelerate", config="yaml")
 FABRIC = Library("Lightning Fabric", "fabric", "lightning_fabric")
 
@@ -217,11 +215,6 @@ def check_installed(spec: str) -> None:
     for entry in resolve(spec):
         if why := entry.missing():
             raise ParallelError(f"strategy {spec!r}: {why}")
-
-
-def carries_double(spec: str) -> bool:
-    """Whether a spec's engines compute in fp64 where they are told to."""
-    return all(entry.library is None or entry.library.double for entry in resolve(spec))
 
 
 def config_form(spec: str) -> str:

@@ -50,6 +50,7 @@ class ModelEntry:
         layouts: other forms of ``zoo export``, by name: (checkpoint, folder) -> the files it wrote.
         convert: reads a checkpoint that others published: path -> (config, description, modules by
             name, with their weights).
+        parity_steps: how many steps ``zoo parity`` compares unless told otherwise.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ModelEntry:
     convert: str | Callable[..., Any] | None = None
     export: str | Callable[..., Path] | None = None
     layouts: Mapping[str, str | Callable[..., list[Path]]] = field(default_factory=dict)
+    parity_steps: int = 20
 
     def load(self, what: str) -> Any:
         """The class or function that a field names, imported."""

@@ -6,7 +6,7 @@ likes. Gradients stay with the parameters (``coalesce_grad_reduction``) until th
 DeepSpeed gets wrong of two forwards before one backward, or of a backward through another engine's model, has no place to
 go wrong in.
 
-DeepSpeed steps one flat tensor, in fp32. Here it passes the step on to the torch optimizer over the pieces that this
+DeepSpeed steps one flat tensor. Here it passes the step on to the torch optimizer over the pieces that this
 tensor consists of, each with its own options, and left out where it has no gradient.
 """
 
@@ -17,7 +17,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, ClassVar
@@ -31,6 +31,8 @@ with redirect_stdout(StringIO()):  # where it reports what it finds, and results
     import deepspeed.ops
     from deepspeed import comm
     from deepspeed.accelerator import get_accelerator
+    from deepspeed.runtime.base_optimizer import ZeROOptimizer
+    from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.utils import groups as process_groups
 
@@ -42,7 +44,7 @@ from parallel.flat import Flat
 from parallel.fsdp import own_methods
 from parallel.launcher import Options
 from parallel.net import Net
-from parallel.refusals import DOUBLE_UNDER_DEEPSPEED, STEPPED_TWICE
+from parallel.refusals import STEPPED_TWICE
 
 # It calls torch by names that torch would like to see replaced, once a rank and place.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
@@ -62,15 +64,16 @@ SETTLED = (
     Settled("amp.enabled", "--precision", (False,)),
     Settled("torch_autocast.enabled", "--precision", (False,)),
     Settled("data_types", "--precision"),
-    Settled("communication_data_type", "--precision", ("fp32",)),
 )
 
 
-def settled(stage: int, offload: bool) -> tuple[Settled, ...]:
+def settled(stage: int, offload: bool, double: bool) -> tuple[Settled, ...]:
     """What the configuration of a stage may not say otherwise."""
     place = ("cpu",) if offload else ("none",)
     return (
         *SETTLED,
+        Settled("communication_data_type", "--precision", () if double else ("fp32",)),
+        *([Settled("zero_optimization.reduce_scatter", "--precision", (False,))] if double else []),
         Settled("zero_optimization.stage", "--parallel", (stage,)),
         Settled("zero_optimization.offload_optimizer.device", "--parallel", place),
         Settled("zero_optimization.offload_param.device", "--parallel", place if stage == 3 else ("none",)),
@@ -90,15 +93,14 @@ class _DeepSpeed(Engine, ABC):
     offload: ClassVar[bool] = False
 
     def configure(self, options: Options) -> None:
-        if options.precision == "fp64":
-            raise DOUBLE_UNDER_DEEPSPEED.error(f"deepspeed-zero{self.stage}")
+        self._double = options.precision == "fp64"
         kind = get_accelerator().device_name()
         if kind != self.world.device.type:
             raise ParallelError(
                 f"DeepSpeed found the accelerator {kind!r}, and the ranks are to be on {self.world.device.type}: "
                 f"set DS_ACCELERATOR={self.world.device.type}"
             )
-        self._own = engines_own(options.engine_config, settled(self.stage, self.offload))
+        self._own = engines_own(options.engine_config, settled(self.stage, self.offload, self._double))
         self._bound: list[_Bound] = []
         with _quiet(), _no_compiler(), as_launched(self.world):
             comm.init_distributed(dist.get_backend(), dist_init_required=None)
@@ -111,7 +113,8 @@ class _DeepSpeed(Engine, ABC):
         if not trainable:
             return
         carrier = _Carrier(list(trainable.values()))
-        with _quiet(), as_launched(self.world):
+        precision = _in_double() if self._double else nullcontext()
+        with _quiet(), as_launched(self.world), precision:
             engine, *_ = deepspeed.initialize(
                 model=nn.ModuleList(net.module for net in nets),
                 optimizer=carrier,
@@ -188,6 +191,8 @@ class _DeepSpeed(Engine, ABC):
             **own.pop("zero_optimization", {}),
             "stage": self.stage,
         }
+        if self._double:
+            zero["reduce_scatter"] = False  # which it has for other types only; an all-reduce sums the same
         if self.offload:
             for what in ("offload_optimizer", "offload_param")[: 2 if self.stage == 3 else 1]:
                 zero[what] = {**zero.get(what, {}), "device": "cpu"}
@@ -203,7 +208,7 @@ class _DeepSpeed(Engine, ABC):
 
 
 class DeepSpeedZeRO1(_DeepSpeed):
-    """Optimizer states and fp32 copies of the weights are cut."""
+    """Optimizer states and copies of the weights are cut."""
 
     stage: ClassVar[int] = 1
 
@@ -424,6 +429,34 @@ def _quiet() -> Iterator[None]:
     log.setLevel(logging.ERROR)
     with redirect_stdout(sys.stderr):
         yield
+
+
+@contextmanager
+def _in_double() -> Iterator[None]:
+    """Within it engines are made that hold, sum and step fp64, as their parameters are.
+
+    DeepSpeed has one place for each of the types it works in, and no key of its configuration that names fp64.
+    """
+
+    def masters(zero: ZeROOptimizer, **options: Any) -> torch.dtype:
+        asked = configure(zero, **options)
+        assert asked is torch.float32, f"DeepSpeed was told to keep {asked}"
+        return torch.float64
+
+    configure = ZeROOptimizer._configure_master_weights
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (ZeROOptimizer, "_configure_master_weights", masters),
+        (DeepSpeedEngine, "communication_data_type", property(lambda engine: torch.float64)),
+        (DeepSpeedEngine, "get_data_types", lambda engine: (torch.float64, torch.float64)),
+    )
+    known = [vars(owner)[name] for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(replaced, known, strict=True):
+            setattr(owner, name, value)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The contract's cases under DeepSpeed: losses, gradient norms and averages as one process's, in its own fp32."""
+"""The contract's cases under DeepSpeed: losses, gradient norms, weights and averages as one process's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import deepspeed_jobs as jobs
 
 STAGES = ("deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3")
 OFFLOADED = tuple(f"{stage}-offload" for stage in STAGES)
-STEPS = 8
 
-Reference = Callable[[str], Trace]
+Reference = Callable[[str, str], Trace]
 
-# Every stage and every case; the cases whose ways are their own under every stage.
+# Every stage and every case in fp64; the cases whose ways are their own under every stage, and in fp32 too.
 DEFAULT = {
     *((stage, "gan", 2, 1) for stage in STAGES),
     *((stage, "branch", 2, 2) for stage in STAGES),
@@ -44,32 +43,34 @@ def cells() -> Iterator[Any]:
             for n in (2, 3):
                 for parts in (1, 2):
                     if not (CASES[case].batchnorm and parts > 1):
-                        lean = (spec, case, n, parts) in DEFAULT
-                        yield pytest.param(
-                            *(spec, case, n, parts),
-                            id=f"{spec}-{case}-{n}r-{parts}p",
-                            marks=() if lean else pytest.mark.slow,
-                        )
+                        for precision in ("fp64", "fp32"):
+                            lean = (spec, case, n, parts) in DEFAULT
+                            lean &= precision == "fp64" or case in ("gan", "branch")
+                            yield pytest.param(
+                                *(spec, case, n, parts, precision),
+                                id=f"{spec}-{case}-{n}r-{parts}p-{precision}",
+                                marks=() if lean else pytest.mark.slow,
+                            )
 
 
 @pytest.fixture(scope="module")
 def one_process(ranks: Pool) -> Reference:
-    known: dict[str, Trace] = {}
+    known: dict[tuple[str, str], Trace] = {}
 
-    def run(case: str) -> Trace:
-        if case not in known:
-            known[case] = ranks.run(run_case, "single", 1, case, STEPS, precision="fp32")[0]
-        return known[case]
+    def run(case: str, precision: str) -> Trace:
+        if (case, precision) not in known:
+            known[case, precision] = ranks.run(run_case, "single", 1, case, precision=precision)[0]
+        return known[case, precision]
 
     return run
 
 
-@pytest.mark.parametrize(("spec", "case", "n", "parts"), list(cells()))
+@pytest.mark.parametrize(("spec", "case", "n", "parts", "precision"), list(cells()))
 def test_equals_one_process(
-    ranks: Pool, one_process: Reference, spec: str, case: str, n: int, parts: int
+    ranks: Pool, one_process: Reference, spec: str, case: str, n: int, parts: int, precision: str
 ) -> None:
-    got = ranks.run(run_case, spec, n, case, STEPS, precision="fp32", accumulate=parts)[0]
-    assert not differences(one_process(case), got, "fp32")
+    got = ranks.run(run_case, spec, n, case, precision=precision, accumulate=parts)[0]
+    assert not differences(one_process(case, precision), got, precision)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])

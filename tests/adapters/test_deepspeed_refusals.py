@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pool import CaseError, Pool
+from pool import Pool
 
 from parallel import refusals
 from parallel.adapters import config
@@ -31,12 +31,6 @@ def test_refuses_with_the_fact_behind_it(
         assert "\n" not in said
 
 
-@pytest.mark.parametrize("spec", refusals.DEEPSPEED)
-def test_fp64_is_refused_at_the_start(ranks: Pool, spec: str) -> None:
-    with pytest.raises(CaseError, match="--precision fp64 is refused: what ZeRO steps is fp32"):
-        ranks.run(jobs.nothing, spec, 1, precision="fp64")
-
-
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -56,9 +50,25 @@ def test_a_setting_that_contradicts_the_contract_is_named(settings: dict[str, ob
     from parallel.adapters.deepspeed import settled
 
     with pytest.raises(ParallelError) as caught:
-        engines_own(EngineConfig("ds.json", settings), settled(3, offload=False))
+        engines_own(EngineConfig("ds.json", settings), settled(3, offload=False, double=False))
     assert str(caught.value).startswith(f"--engine-config ds.json: {key}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"communication_data_type": "fp32"}, 'communication_data_type is "fp32"'),
+        ({"zero_optimization": {"reduce_scatter": True}}, "zero_optimization.reduce_scatter is true"),
+    ],
+)
+def test_under_fp64_nothing_is_sent_in_another_type(settings: dict[str, object], key: str) -> None:
+    from parallel.adapters.deepspeed import settled
+
+    file = EngineConfig("ds.json", settings)
+    with pytest.raises(ParallelError, match=f"^--engine-config ds.json: {key}"):
+        engines_own(file, settled(2, offload=False, double=True))
+    engines_own(file, settled(2, offload=False, double=False))
 
 
 def test_a_setting_that_says_the_same_as_the_contract_is_fine() -> None:
@@ -70,7 +80,9 @@ def test_a_setting_that_says_the_same_as_the_contract_is_fine() -> None:
         "fp16": {"enabled": False},
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "overlap_comm": False},
     }
-    assert engines_own(EngineConfig("ds.json", same), settled(3, offload=True))["zero_optimization"] == {
+    assert engines_own(EngineConfig("ds.json", same), settled(3, offload=True, double=False))[
+        "zero_optimization"
+    ] == {
         "offload_optimizer": {},
         "overlap_comm": False,
     }

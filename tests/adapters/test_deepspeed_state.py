@@ -30,7 +30,7 @@ MOVES = [
 
 
 def close(got: list[list[float]], want: list[list[float]]) -> bool:
-    return torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=0.0)
+    return torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-9, atol=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,10 @@ def unbroken(
     """One process's checkpoint of each case, and what its next steps gave."""
     folder = tmp_path_factory.mktemp("one")
     return {
-        case: (folder / case, ranks.run(jobs.save_midway, "single", 1, case, folder / case, STEPS, MORE)[0])
+        case: (
+            folder / case,
+            ranks.run(jobs.save_midway, "single", 1, case, folder / case, STEPS, MORE, precision="fp64")[0],
+        )
         for case in {move[-1] for move in MOVES}
     }
 
@@ -59,9 +62,9 @@ def test_saved_under_one_goes_on_under_another(
     one, want = unbroken[case]
     own = tmp_path / "own"
     assert close(
-        ranks.run(jobs.save_midway, spec, n, case, own, STEPS, MORE)[0], want
+        ranks.run(jobs.save_midway, spec, n, case, own, STEPS, MORE, precision="fp64")[0], want
     )  # saving changes nothing
-    assert close(ranks.run(jobs.load_midway, then, m, case, own, MORE)[0], want)
+    assert close(ranks.run(jobs.load_midway, then, m, case, own, MORE, precision="fp64")[0], want)
     for file in one.glob("*/*.safetensors"):
         ours, theirs = load_file(file), load_file(own / file.relative_to(one))
         assert ours.keys() == theirs.keys()

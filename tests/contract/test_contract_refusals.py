@@ -148,7 +148,6 @@ ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
 ON_GPUS = {refusals.RECOMPUTED_REPLICAS}
 OF_ADAPTERS = {  # which tests/adapters attempts
     refusals.ACCELERATE_FSDP_ON_CPU,
-    refusals.DOUBLE_UNDER_DEEPSPEED,
     refusals.STEPPED_TWICE,
 }
 

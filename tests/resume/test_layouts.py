@@ -33,7 +33,14 @@ LAYOUTS = [
 ]
 CARRIED = [
     (spec, n)
-    for spec, n in (("accelerate-ddp", 2), ("fabric-ddp", 3), ("fabric-fsdp", 2), ("fabric-fsdp", 3))
+    for spec, n in (
+        ("accelerate-ddp", 2),
+        ("fabric-ddp", 3),
+        ("fabric-fsdp", 2),
+        ("fabric-fsdp", 3),
+        ("deepspeed-zero3", 2),
+        ("deepspeed-zero3", 3),
+    )
     if not registry.resolve(spec)[0].missing()
 ]
 NAMES = ["mlp", "gan", "short-bias", "tied", "attention", "dropout"]

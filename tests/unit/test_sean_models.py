@@ -113,9 +113,12 @@ def test_any_number_of_rows_gives_every_parameter_a_gradient(rows: int) -> None:
 
 
 def test_noise_is_an_argument() -> None:
-    generator = settled(Generator).eval()
-    labels, style = batch(2, (32, 32))[0], torch.randn(2, 4, 6)
-    noise = {name: torch.randn(2, *shape) for name, shape in generator.noise_shapes(32, 32).items()}
+    generator = settled(Generator).eval().double()
+    labels, style = batch(2, (32, 32))[0], torch.randn(2, 4, 6, dtype=torch.float64)
+    noise = {
+        name: torch.randn(2, *shape, dtype=torch.float64)
+        for name, shape in generator.noise_shapes(32, 32).items()
+    }
     with torch.no_grad():
         before = torch.get_rng_state()
         first = generator(labels, style=style, noise=noise)
@@ -207,8 +210,8 @@ def test_discriminator_judges_each_sample_by_itself() -> None:
                 torch.testing.assert_close(one, other[row : row + 1], rtol=1e-12, atol=1e-12)
 
 
-def test_start_is_the_official_one() -> None:
-    """Weights: normal, std 0.02 * sqrt(2 / (inputs + outputs)), counted with the kernel's pixels; the rest 0."""
+def test_start_is_glorots() -> None:
+    """Weights: normal, std sqrt(2 / (inputs + outputs)), counted with the kernel's pixels; the rest 0."""
     torch.manual_seed(0)
     generator = Generator(replace(TINY, filters=8, style_length=64))
     for name, parameter in generator.named_parameters():
@@ -217,7 +220,7 @@ def test_start_is_the_official_one() -> None:
             continue
         outputs, inputs = parameter.shape[-2:] if parameter.dim() == 3 else parameter.shape[:2]
         pixels = parameter[0, 0].numel() if parameter.dim() == 4 else 1
-        expected = 0.02 * (2.0 / (pixels * (inputs + outputs))) ** 0.5
+        expected = (2.0 / (pixels * (inputs + outputs))) ** 0.5
         assert parameter.std().item() == pytest.approx(expected, rel=4 / parameter.numel() ** 0.5), name
 
 

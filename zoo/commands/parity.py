@@ -8,7 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from parallel import registry
 from zoo.commands.model import help_of, model_of
 from zoo.commands.outcome import Outcome
 from zoo.config import TrainConfig
@@ -40,12 +39,10 @@ def run(argv: list[str]) -> Outcome | None:
     if (shown := help_of("parity", argv)) is not None:
         return shown
     entry = model_of("parity", argv)
-    config = _config(entry, argv, "fp64")
+    config = _config(entry, argv)
     specs = list(dict.fromkeys(spec.strip() for spec in config.parallel.split(",") if spec.strip()))
     if not specs:
         raise InputError(f"name strategies: zoo parity {entry.name} --parallel ddp,fsdp --nproc 2")
-    if not all(registry.carries_double(spec) for spec in specs):
-        config = _config(entry, argv, "fp32")  # the precision that all of them have, unless one is asked for
     with tempfile.TemporaryDirectory(prefix="zoo-parity-") as folder:
         rows = compare(entry, config, specs, Path(folder))
     if rows is None:
@@ -65,14 +62,14 @@ def run(argv: list[str]) -> Outcome | None:
     return Outcome(result, _text(rows, config.precision), FAILED if failed else REFUSED if refused else 0)
 
 
-def _config(entry: ModelEntry, argv: list[str], precision: str) -> TrainConfig:
+def _config(entry: ModelEntry, argv: list[str]) -> TrainConfig:
     config: TrainConfig = from_flags(
         entry.load("config"),
         argv[1:],
         prog=f"zoo parity {entry.name}",
         description=f"{SUMMARY}; --parallel takes several, as ddp,fsdp,tp",
         model=entry.name,
-        defaults={"parallel": "", "steps": 20, "precision": precision},
+        defaults={"parallel": "", "steps": entry.parity_steps, "precision": "fp64"},
         without=_UNUSED,
     )
     return config

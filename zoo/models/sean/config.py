@@ -80,7 +80,7 @@ class SeanTrainConfig(TrainConfig):
     """channels of the discriminator's first layer"""
     batch_size: int = 4
     """images of a global batch, whatever the number of ranks"""
-    lr: float = 2e-3
+    lr: float = 1e-3
     """learning rate of Adam: the generator's is half of it, the discriminator's twice"""
     gan_loss: Literal["hinge", "least-squares", "original"] = "hinge"
     """what the networks play for"""

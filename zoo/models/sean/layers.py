@@ -1,4 +1,4 @@
-"""The layers both networks are made of, started as the official model's: Xavier, gain 0.02, biases 0."""
+"""The layers both networks are made of; weights start from Glorot's distribution, biases at 0."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.nn.utils import spectral_norm
 
 SLOPE = 0.2  # of every leaky ReLU
-_GAIN = 0.02
 
 
 def initialise(weight: Tensor, bias: Tensor | None) -> None:
-    """Xavier's normal distribution (Glorot and Bengio 2010, equation 12) times 0.02; a bias starts at 0."""
-    nn.init.xavier_normal_(weight, gain=_GAIN)
+    """A normal distribution of Glorot's variance (Glorot and Bengio 2010, equation 12); a bias starts at 0."""
+    nn.init.xavier_normal_(weight)
     if bias is not None:
         nn.init.zeros_(bias)
 
@@ -58,7 +57,7 @@ class LabelLinear(nn.Module):
 
     def reset_parameters(self) -> None:
         _, outputs, inputs = self.weight.shape
-        nn.init.normal_(self.weight, std=_GAIN * math.sqrt(2.0 / (inputs + outputs)))
+        nn.init.normal_(self.weight, std=math.sqrt(2.0 / (inputs + outputs)))
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
