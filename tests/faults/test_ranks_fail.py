@@ -33,7 +33,9 @@ def alive(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-@pytest.mark.parametrize("place", ["start", "step", "evaluation", "save"])
+@pytest.mark.parametrize(
+    "place", ["start", "step", pytest.param("evaluation", marks=pytest.mark.slow), "save"]
+)
 def test_an_exception_anywhere_is_the_first_and_only_one(place: str, tmp_path: Path) -> None:
     with pytest.raises((BoomError, ParallelError)) as caught:
         launch(job, "ddp", tmp_path, place, "raise", 2, nproc=2)
