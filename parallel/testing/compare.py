@@ -89,17 +89,24 @@ def _relative(want: float, got: float) -> float:
 def _largest(
     want: Mapping[str, Tensor], got: Mapping[str, Tensor], noise: frozenset[str] = frozenset()
 ) -> float:
-    """Per tensor, the norm of the difference over the norm; over that of all tensors, for those that are noise."""
+    """Per tensor, the norm of the difference over the norm; over that of all tensors, for those that are noise.
+
+    A single number may pass zero, and has no other to be relative to: all tensors of one number are taken as one vector.
+    """
     sizes = {name: float(tensor.to(torch.float64).norm()) for name, tensor in want.items()}
-    whole = math.hypot(*(size for size in sizes.values() if math.isfinite(size)))
-    return _worst(
-        _apart(want[name], got[name]) / max(whole if name in noise else size, 1e-12)
-        for name, size in sizes.items()
-    )
+    whole = _together(sizes.values())
+    single = [name for name, tensor in want.items() if tensor.numel() == 1 and tensor.is_floating_point()]
+    sizes |= dict.fromkeys(single, _together(sizes[name] for name in single))
+    sizes |= dict.fromkeys(noise & sizes.keys(), whole)
+    return _worst(_apart(want[name], got[name]) / max(size, 1e-12) for name, size in sizes.items())
 
 
 def _apart(want: Tensor, got: Tensor) -> float:
     return math.inf if want.shape != got.shape else float((want.double() - got.double()).norm())
+
+
+def _together(sizes: Iterable[float]) -> float:
+    return math.hypot(*(size for size in sizes if math.isfinite(size)))
 
 
 def _worst(distances: Iterable[float]) -> float:

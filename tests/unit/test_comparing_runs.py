@@ -40,6 +40,20 @@ def test_what_should_have_been_noise_is_noticed():
     assert differences(want, trace(big=BIG, bias=torch.zeros(3)), "fp64")
 
 
+def test_single_numbers_are_one_vector():
+    """One of them may be passing zero; each is noticed all the same, and other tensors are no part of it."""
+
+    def numbers(one: float, other: float) -> Trace:
+        one, other = (torch.tensor([value], dtype=torch.float64) for value in (one, other))
+        return trace(one=one, other=other, big=1e6 * BIG, count=torch.tensor(10))
+
+    want = numbers(3e-3, -4e-9)
+    assert not differences(want, numbers(3e-3, -4e-9 + 2e-11), "fp64")
+    assert differences(want, numbers(3e-3, -4e-9 + 4e-11), "fp64")
+    assert differences(want, numbers(3e-3 + 4e-11, -4e-9), "fp64")
+    assert differences(want, numbers(3e-3, float("nan")), "fp64")
+
+
 def test_the_largest_gradients_are_noted():
     net = nn.Linear(2, 1).double()
     net.bias.requires_grad_(False)
