@@ -24,6 +24,11 @@ def share(rows: int, rank: int, size: int) -> tuple[int, int]:
     return rows * rank // size, rows * (rank + 1) // size
 
 
+def shares_of(rows: int, size: int) -> list[int]:
+    """How many rows each of ``size`` has of them."""
+    return [stop - start for start, stop in (share(rows, rank, size) for rank in range(size))]
+
+
 class Loader:
     """Yields one epoch of global batches at each iteration, and knows where it stands.
 

@@ -26,7 +26,7 @@ from parallel.ema import EMA
 from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.interface import Parallel, Precision, StepInfo
-from parallel.loader import Loader
+from parallel.loader import Loader, shares_of
 from parallel.mesh import World
 from parallel.net import Net
 from parallel.optimizer import Optimizer, Scaler
@@ -406,15 +406,29 @@ class Strategy(Parallel):
         return map_nest(move, nest)
 
     def _check_tail(self, loader: Loader, rows: int) -> None:
-        if rows > 1 or (loader.batch_size == 1 and not loader.shuffle):
+        if loader.batch_size == 1 and not loader.shuffle:
             return
+        each = loader.samples >= loader.batch_size and 1 in self._normalised_together(loader.batch_size)
+        if not each and 1 not in self._normalised_together(rows):
+            return
+        held = loader.batch_size if each else rows
+        alone = "one row" if held == 1 else f"{held} rows, one of them alone on its rank or in its part"
+        other = "choose another" if each else "drop the last batch (drop_last) or choose another"
         for net in self._nets:
             for name, module in net.module.named_modules():
                 if needs_two_rows(module):
                     raise ParallelError(
-                        f"the last batch of an epoch holds one row, over which BatchNorm ({name}) has no variance: "
-                        "drop the last batch (drop_last) or choose another batch size"
+                        f"{'each' if each else 'the last'} batch of an epoch holds {alone}, over which "
+                        f"BatchNorm ({name}) has no variance: {other} batch size"
                     )
+
+    def _normalised_together(self, rows: int) -> list[int]:
+        """Into how many rows each a BatchNorm sees a global batch fall: all of them, unless it is a local one."""
+        if not self.local_batchnorm:
+            return [rows]
+        shares = shares_of(rows, self.data_size)
+        parts = [part for own in shares for part in shares_of(own, self.accumulate)]
+        return [own for part in parts for own in shares_of(part, self.world.replicas)]
 
     def _seed(self, loss: Tensor, opt: Optimizer) -> Tensor:
         """The gradient that backward starts from: undoes the engine's averaging and applies the loss scale."""

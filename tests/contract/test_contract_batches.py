@@ -121,6 +121,27 @@ def test_a_tail_of_one_row_for_a_batchnorm_is_refused_before_it_starts(layout: L
         assert got == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [Layout("ddp", 2), Layout("fsdp", 3), Layout("dp", 2), Layout("single", 1, 2), Layout("ddp", 2, 2)],
+    ids=str,
+)
+def test_one_row_for_a_local_batchnorm_is_refused_before_it_starts(layout: Layout, ranks: Pool) -> None:
+    """Of each batch, or of the last, a share or part may hold one row; where none does, it trains."""
+    shares = layout.ranks * layout.parts
+    for rows, batch_size, words in (
+        (2 * shares, shares, f"each batch of an epoch holds {shares} rows, one of them alone"),
+        (
+            5 * shares + 1,
+            4 * shares,
+            f"the last batch of an epoch holds {shares + 1} rows, one of them alone",
+        ),
+    ):
+        for said in layout.run(ranks, _refused_epoch, rows, batch_size, local_batchnorm=True):
+            assert said.startswith(words) and "another batch size" in said
+    assert set(layout.run(ranks, _refused_epoch, 6 * shares, 4 * shares, local_batchnorm=True)) == {""}
+
+
 def _one_value(p: Parallel) -> str:
     """A BatchNorm over images of one pixel, of which no loader can know."""
     net = p.wrap(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten()))
