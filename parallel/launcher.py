@@ -202,7 +202,7 @@ def find_launch(environ: Mapping[str, str] = os.environ) -> Place | None:
             raise ParallelError(
                 "srun started this process but names no SLURM_LAUNCH_NODE_IPADDR: set MASTER_ADDR"
             )
-        port = int(environ.get("MASTER_PORT") or 20000 + int(environ["SLURM_JOB_ID"]) % 20000)
+        port = int(environ.get("MASTER_PORT") or _port(*(int(environ[name]) for name in slurm[:2])))
         return Place(
             int(environ["SLURM_PROCID"]),
             int(environ["SLURM_STEP_NUM_TASKS"]),
@@ -212,6 +212,20 @@ def find_launch(environ: Mapping[str, str] = os.environ) -> Place | None:
             "SLURM",
         )
     return None
+
+
+def _port(job: int, step: int) -> int:
+    """One that all ranks of a SLURM step come to by themselves, and no other step of the job, running beside it."""
+    return 20000 + (job + 7919 * step) % 20000  # a prime: neighbouring jobs' steps lie far apart too
+
+
+def describe_launch(environ: Mapping[str, str] = os.environ) -> str:
+    """One line for a log: who started the ranks, or which variables of a launcher were found and left aside; or ""."""
+    if (place := find_launch(environ)) is not None:
+        return f"{place.size} ranks were started by {place.found}"
+    telling = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS")
+    found = ", ".join(f"{name}={environ[name]}" for name in telling if environ.get(name))
+    return f"no whole launch by torchrun or srun, and so left aside: {found}" if found else ""
 
 
 def _devices(spec: str, device: str | None) -> int:

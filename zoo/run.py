@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from parallel.launcher import describe_launch
 from zoo.checkpoint import finite
 from zoo.config import TrainConfig
 from zoo.fill import to_yaml
@@ -217,6 +218,8 @@ class RunRecorder(Recorder):
         self._metrics = self._stack.enter_context((self.folder / METRICS).open(mode, encoding="utf-8"))
         self._log.open(self._stack.enter_context((self.folder / LOG).open(mode, encoding="utf-8")))
         log.info("%s: %s; %d steps, %d an epoch", self.model, self._ranks, steps, steps_per_epoch)
+        if said := describe_launch():
+            log.info("%s", said)
         self._progress.begin(self.model, steps)
         self._total, self._begun = steps, time.monotonic()
 

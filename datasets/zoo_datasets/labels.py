@@ -9,14 +9,14 @@ import numpy as np
 
 from zoo_datasets.errors import InputError, listed, place
 
-__all__ = ["ANOMALY_WORDS", "LABEL_NAMES", "NORMAL_WORDS", "binary_labels", "label_column"]
+__all__ = ["ANOMALY_WORDS", "LABEL_NAMES", "NORMAL_WORDS", "binary_labels", "is_missing", "label_column"]
 
 LABEL_NAMES = ("class", "label", "target", "y")
 NORMAL_WORDS = frozenset({"normal", "inlier", "nominal", "false", "no"})
 ANOMALY_WORDS = frozenset({"anomaly", "outlier", "true", "yes"})
 
 _ACCEPTED = "0/1, -1/1 (the higher is the anomaly), normal/anomaly, inlier/outlier, false/true or no/yes"
-_MISSING_WORDS = frozenset({"", "nan"})
+_MISSING_WORDS = frozenset({"", "nan", "<na>"})  # the last is pandas' NA
 
 
 def label_column(columns: Sequence[str], label: str | None, source: str, required: bool) -> str | None:
@@ -87,8 +87,17 @@ def binary_labels(values: np.ndarray, source: str, column: str | None = None) ->
     return (values == 1).astype(np.int64)
 
 
+def is_missing(value: object) -> bool:
+    """Whether a label is none: None, NaN, pandas' NA, or a text that stands for it."""
+    return _word(value) in _MISSING_WORDS
+
+
+def _word(value: object) -> str:
+    return "" if value is None else str(value).strip().casefold()
+
+
 def _labels_of_objects(values: list[object], source: str, column: str | None) -> np.ndarray:
-    words = ["" if value is None else str(value).strip().casefold() for value in values]
+    words = [_word(value) for value in values]
     distinct = set(words)
     if distinct & _MISSING_WORDS:
         raise _missing(next(i for i, word in enumerate(words) if word in _MISSING_WORDS), source, column)

@@ -217,4 +217,21 @@ def test_under_torchrun_one_rank_writes_and_prints(tmp_path: Path, trained: dict
     assert len(done.stdout.splitlines()) == 1
     result = json.loads(done.stdout)
     assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "runs/toy").iterdir()] == [result["run"]]
+    said = "2 ranks were started by torchrun"
+    assert done.stderr.count(said) == (tmp_path / result["run"] / "log.txt").read_text().count(said) == 1
     assert result["metrics"] == pytest.approx(trained["metrics"], rel=1e-9)
+
+
+def test_a_launchers_stray_variables_change_nothing_and_are_named(
+    tmp_path: Path,
+    trained: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {"RANK": "7", "WORLD_SIZE": "9", "SLURM_NTASKS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    result = run("train", "toy", "--precision", "fp64", "--out", tmp_path / "out")
+    assert result["metrics"] == trained["metrics"]
+    said = "so left aside: RANK=7, WORLD_SIZE=9, SLURM_NTASKS=4\n"
+    assert capsys.readouterr().err.count(said) == (tmp_path / "out/log.txt").read_text().count(said) == 1
+    assert "left aside" not in (Path(trained["run"]) / "log.txt").read_text()

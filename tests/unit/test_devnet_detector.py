@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from zoo import DevNetDetector
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.trainer import DevNetTrainer
 from zoo.trainer import fit
-from zoo_datasets import Table
+from zoo_datasets import InputError, Table
 
 SHORT = {"epochs": 2, "batches_per_epoch": 3, "batch_size": 16}
 
@@ -176,6 +177,67 @@ def test_any_two_labels_work_and_come_back(normal, anomaly):
     assert np.array_equal(predicted == anomaly, detector.decision_function(X) > 0)
 
 
+CONTAINERS: dict[str, Callable[[np.ndarray], Any]] = {
+    "list of int": lambda y: y.tolist(),
+    "list of bool": lambda y: (y == 1).tolist(),
+    "tuple of float": lambda y: tuple(map(float, y)),
+    "list of text": lambda y: np.where(y == 1, "yes", "no").tolist(),
+    "bool": lambda y: y == 1,
+    "int8": lambda y: y.astype(np.int8),
+    "float32": lambda y: y.astype(np.float32),
+    "object int": lambda y: y.astype(object),
+    "object bool": lambda y: (y == 1).astype(object),
+    "object NumPy bool": lambda y: np.array([*map(np.bool_, y), None], dtype=object)[:-1],
+    "object float": lambda y: y.astype(float).astype(object),
+    "object text": lambda y: np.where(y == 1, "outlier", "inlier").astype(object),
+    "object int and bool": lambda y: np.array([1 if label else False for label in y], dtype=object),
+    "nullable boolean": lambda y: pd.Series(y == 1, dtype="boolean"),
+    "nullable Int64": lambda y: pd.Series(y, dtype="Int64"),
+    "nullable Float64": lambda y: pd.array(y, dtype="Float64"),
+    "categorical of bool": lambda y: pd.Series(y == 1).astype("category"),
+    "categorical of int": lambda y: pd.Categorical(y),
+    "categorical of text": lambda y: pd.Series(np.where(y == 1, "true", "false")).astype("category"),
+    "pandas text": lambda y: pd.Series(np.where(y == 1, "yes", "no"), dtype="string"),
+    "series of object bool": lambda y: pd.Series(y == 1, dtype=object),
+    "tensor": torch.from_numpy,
+}
+
+
+@pytest.fixture(scope="module")
+def decisions() -> np.ndarray:
+    X, y = data()
+    return short().fit(X, y).decision_function(X)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_labels_in_any_container_are_the_same_labels(container, decisions):
+    X, y = data()
+    labels = CONTAINERS[container](y)
+    detector = short().fit(X, labels)
+    assert np.array_equal(detector.decision_function(X), decisions)
+    assert detector.classes_.tolist() == [labels[1], labels[0]]  # as they were given
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA], ids=str)
+@pytest.mark.parametrize("kind", ["list", "list of text", "object bool", "nullable", "categorical"])
+def test_a_missing_label_is_named_with_its_row(missing, kind):
+    X, y = data()
+    labels: list[Any] = (
+        np.where(y == 1, "yes", "no").tolist() if kind == "list of text" else (y == 1).tolist()
+    )
+    labels[7] = missing
+    make: dict[str, Callable[[list[Any]], Any]] = {
+        "object bool": lambda labels: np.array(labels, dtype=object),
+        "nullable": lambda labels: pd.Series(labels, dtype="boolean"),
+        "categorical": pd.Categorical,
+    }
+    with pytest.raises(InputError) as caught:
+        short().fit(X, make.get(kind, list)(labels))
+    assert str(caught.value) == (
+        "y, row 7 (counted from 0): the label is missing; give one or leave the row out"
+    )
+
+
 @pytest.mark.parametrize(
     ("y", "message"),
     [
@@ -184,7 +246,8 @@ def test_any_two_labels_work_and_come_back(normal, anomaly):
         (np.ones(60), "one class only, 1.0"),
         (np.arange(60) % 3, "y holds 3 classes, and must hold two"),
         (np.linspace(0, 1, 60), "Unknown label type: continuous"),
-        (np.full(60, np.nan), "Input y contains NaN"),
+        (np.full(60, np.nan), r"^y, row 0 \(counted from 0\): the label is missing"),
+        (["1", 0] * 30, "y mixes texts with other labels; give texts only, or numbers or booleans only"),
         (np.ones(59), "inconsistent numbers of samples"),
         (np.array(["normal", "anomaly"] * 30), "the higher, 'normal', .*: give y == 'anomaly' in its place"),
         (

@@ -35,6 +35,21 @@ def test_golden_deviations_and_loss(golden):
     assert deviation_loss(scores, anomaly, reference).mean().item() == pytest.approx(golden["loss"], abs=1e-6)
 
 
+def test_the_published_loss_to_the_last_digit_of_float32():
+    """golden.json's, here too so that it is checked where there is no reference data."""
+    scores = torch.tensor(
+        [
+            *(2.4098281860351562, 0.5245001316070557, 0.26693427562713623, -1.8411540985107422),
+            *(0.13854734599590302, -4.1047773361206055, 1.0124852657318115, 3.0333476066589355),
+        ]
+    )
+    anomaly = torch.tensor([0, 1, 0, 1, 1, 0, 0, 1]) == 1
+    reference = Reference(-0.0014870248269289732, 1.010324239730835)
+    for precision in (torch.float32, torch.float64):
+        loss = deviation_loss(scores.to(precision), anomaly, reference).mean().item()
+        assert loss == pytest.approx(3.234394073486328, abs=1e-6)
+
+
 @given(seed=st.integers(0, 2**31), rows=st.integers(0, 20), margin=st.floats(0.5, 10))
 def test_equations(seed, rows, margin):
     """Equations 6 and 7 in NumPy, row by row."""

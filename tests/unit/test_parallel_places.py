@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from pool import Pool
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parallel import registry
 from parallel.errors import ParallelError
-from parallel.launcher import Options, Place, find_launch
+from parallel.interface import Parallel
+from parallel.launcher import Options, Place, describe_launch, find_launch
 from parallel.mesh import World, axis_sizes, lay_out
 from parallel.registry import StrategyEntry
 from parallel.setup import choose_device
+from parallel.testing import nets
 
 TORCHRUN = {
     "RANK": "5",
@@ -76,6 +81,43 @@ def test_srun_without_an_address_says_what_to_set() -> None:
     environ = {name: value for name, value in SRUN.items() if name != "SLURM_LAUNCH_NODE_IPADDR"}
     with pytest.raises(ParallelError, match="names no SLURM_LAUNCH_NODE_IPADDR: set MASTER_ADDR"):
         find_launch(environ)
+
+
+@given(
+    st.integers(1, 10**8),
+    st.lists(st.integers(0, 9_999), min_size=2, max_size=2, unique=True),
+)
+def test_two_steps_of_one_job_meet_on_ports_of_their_own(job: int, steps: list[int]) -> None:
+    """Two ``srun ... &`` in one allocation may have their first ranks on one machine."""
+    environs = [SRUN | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)} for step in steps]
+    one, other = (find_launch(environ) for environ in environs)
+    assert one is not None and other is not None
+    assert one.port != other.port
+    assert all(20000 <= place.port < 40000 for place in (one, other))
+    again = find_launch(environs[0] | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    assert again is not None and again.port == one.port  # all ranks of a step come to the same
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, ""),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ""),
+        (TORCHRUN | SALLOC, "8 ranks were started by torchrun"),
+        (SRUN, "4 ranks were started by SLURM"),
+        (
+            {"RANK": "7", "WORLD_SIZE": "9"},
+            "no whole launch by torchrun or srun, and so left aside: RANK=7, WORLD_SIZE=9",
+        ),
+        (
+            SALLOC | {f"SLURM_{number}": "x" for number in range(30)},
+            "no whole launch by torchrun or srun, and so left aside: SLURM_JOB_ID=100123, SLURM_PROCID=0, "
+            "SLURM_NTASKS=16",
+        ),
+    ],
+)
+def test_what_was_found_is_said(environ: dict[str, str], said: str) -> None:
+    assert describe_launch(environ) == said
 
 
 # Specs
@@ -193,6 +235,19 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_device("cuda", 2)
     with pytest.raises(ParallelError, match="device 'tpu' is not known here; it is cpu or cuda"):
         choose_device("tpu", 0)
+
+
+def _meshes(p: Parallel) -> list[str]:
+    """The device type of each mesh that ``fully_shard`` was handed."""
+    with mock.patch("parallel.fsdp.fully_shard", wraps=fully_shard) as spied:
+        p.wrap(nets.MLP(), nets.MLP_PLAN)
+    return [call.kwargs["mesh"].device_type if "mesh" in call.kwargs else "none" for call in spied.mock_calls]
+
+
+def test_what_is_sharded_is_sharded_on_the_asked_device(ranks: Pool) -> None:
+    """Handed no mesh, ``fully_shard`` takes a GPU where there is one, whatever was asked for."""
+    for spec in ("fsdp", "zero2", "zero3", "zero3-offload"):
+        assert ranks.run(_meshes, spec, 2, device="cpu") == [["cpu"] * 3] * 2, spec
 
 
 # How ranks lie

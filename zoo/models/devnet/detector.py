@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from zoo.models.devnet.config import DevNetConfig
+from zoo.models.devnet.labels import plain_labels, two_classes
 from zoo.models.devnet.threshold import score_threshold
 from zoo_datasets import InputError, Table
-from zoo_datasets.labels import ANOMALY_WORDS, NORMAL_WORDS
 
 if TYPE_CHECKING:
     from typing import Self
@@ -70,13 +69,13 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
         """Trains on rows X [rows, columns] (array, DataFrame or sparse matrix) and their labels y [rows].
 
         Raises:
-            ValueError: one class only, more than two, or two words in an order that would turn them round; NaN
-                or infinity in X (row and column are named); an option out of range.
+            ValueError: one class only, more than two, or two words in an order that would turn them round; a label
+                that is missing; NaN or infinity in X (row and column are named); an option out of range.
         """
         from parallel.launcher import launch
 
-        X, y = self._validated(X, y)
-        self.classes_, labels = _two_classes(y)
+        X, y = self._validated(X, None if y is None else plain_labels(y))
+        self.classes_, labels = two_classes(y)
         config = DevNetConfig(
             network_depth=self.network_depth,  # type: ignore[arg-type]  # the network checks it
             epochs=self.epochs,
@@ -166,25 +165,3 @@ def _train(p: Parallel, config: DevNetConfig, table: Table) -> DevNet:
     net = trainer.models["net"]
     assert isinstance(net, DevNet)
     return net.cpu().double()
-
-
-def _two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two labels, and int64 [rows], 1 where the higher stands."""
-    check_classification_targets(y)
-    classes, labels = np.unique(y, return_inverse=True)
-    if len(classes) > 2:
-        raise InputError(
-            "Only binary classification is supported. The type of the target is multiclass: y holds "
-            f"{len(classes)} classes, and must hold two, the higher for anomalies"
-        )
-    if len(classes) == 1:
-        raise InputError(
-            f"y holds one class only, {classes[0]}; it must hold two, of which the higher marks the anomalies"
-        )
-    first, second = (str(label) for label in classes)
-    if first.casefold() in ANOMALY_WORDS and second.casefold() in NORMAL_WORDS:
-        raise InputError(
-            f"y holds {first!r} and {second!r}, of which the higher, {second!r}, would be taken for the anomaly: "
-            f"give y == {first!r} in its place"
-        )
-    return classes, labels.astype(np.int64)
