@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 from contract_matrix import Layout
 from pool import Pool
+from safetensors.torch import load_file
 from test_contract_numbers import Reference
 
 from parallel.interface import Parallel
 from parallel.plan import Plan
-from parallel.testing import Trace, differences, run_case
+from parallel.testing import Trace, differences, nets, run_case
 
 STEPS = 5  # four batches of 10 rows and one of 7
 CASES = ("dropout", "attention")  # the whole net; blocks with dropout, one of them recomputed
@@ -90,3 +92,34 @@ def test_calls_of_a_layer_are_counted_in_compiled_code(ranks: Pool) -> None:
         torch.testing.assert_close(got, want)
         assert want.abs().max() > 0
     assert not plain[0].equal(plain[1])
+
+
+def saved_names(p: Parallel, folder: Path) -> None:
+    """A checkpoint of a net and its average, compiled where that is asked for."""
+    with mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
+        net = p.wrap(nets.MLP(), nets.MLP_PLAN)
+        opt = p.optimizer(net, torch.optim.Adam, lr=1e-2)
+        ema = p.ema(net, decay=0.9)
+        for batch in p.loader((torch.ones(8, 6), torch.ones(8, 1)), 4):
+            for part in p.parts(batch):
+                p.backward((net(part.x) - part.y).square().sum() / batch.size, opt)
+            p.step(opt)
+        p.save(folder, {"net": net}, {"net": ema}, {"net": opt})
+
+
+@pytest.mark.parametrize(
+    ("layout", "compiled"),
+    [(Layout("dp", 2), False), (Layout("ddp", 2), True), (Layout("fsdp", 2), True)],
+    ids=str,
+)
+def test_saved_weights_have_plain_names(layout: Layout, compiled: bool, ranks: Pool, tmp_path: Path) -> None:
+    """Neither ``module.`` nor ``_orig_mod.``: plain torch loads the files strictly, the average's too."""
+    layout.run(ranks, saved_names, tmp_path / "saved", compile=compiled)
+    files = sorted((tmp_path / "saved/weights").iterdir())
+    assert [file.name for file in files] == ["net.ema.safetensors", "net.safetensors"]
+    average, net = ({k: v.clone() for k, v in load_file(file).items()} for file in files)
+    for state in (average, net):
+        nets.MLP().load_state_dict(state, strict=True)
+    assert not any(average[name].equal(net[name]) for name in net)
+    for file in (tmp_path / "saved/state").glob("*.safetensors"):
+        assert not [name for name in load_file(file) if "module." in name or "_orig_mod" in name]

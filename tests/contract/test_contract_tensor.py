@@ -19,15 +19,30 @@ from parallel.tensors import local
 from parallel.testing import nets
 
 
+class _Normed(nn.Module):
+    """Dropout, and buffers that each forward moves: a BatchNorm's statistics, a spectral norm's vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 12))
+        self.norm = nn.BatchNorm1d(12)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(12, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.relu(self.norm(self.stem(x)))))
+
+
 def _hashes(p: Parallel, name: str) -> tuple[int, dict[str, str]]:
-    """The data share, and a hash of every parameter that is not cut, after 50 steps with dropout."""
+    """The data share, and a hash of what this rank holds of each parameter and buffer after 50 steps with dropout."""
     torch.manual_seed(p.rank)
     model: nn.Module
     if name == "dropout":
         model, plan, data = nets.Dropped(), nets.DROPPED_PLAN, torch.randn(37, 6)
+    elif name == "buffers":
+        model, plan, data = _Normed(), Plan(units=("head",)), torch.randn(37, 6)
     else:
         model, plan, data = nets.Transformer(), nets.TRANSFORMER_PLAN, torch.randn(37, 5, 48)
-    shapes = {key: weight.shape for key, weight in model.named_parameters()}
     data = p.broadcast(data)
     net = p.wrap(model, plan)
     opt = p.optimizer(net, torch.optim.AdamW, lr=1e-2, clip_norm=1.0)
@@ -38,10 +53,17 @@ def _hashes(p: Parallel, name: str) -> tuple[int, dict[str, str]]:
                 p.backward(net(part.data).square().sum() / batch.size, opt)
             p.step(opt)
             steps += 1
-    whole = {key: weight.detach() for key, weight in net.named_parameters() if weight.shape == shapes[key]}
-    assert 0 < len(whole) < len(shapes)
-    digests = {key: hashlib.sha256(local(w).numpy().tobytes()).hexdigest() for key, w in whole.items()}
-    return p.data_rank, digests
+    held = {key: local(w.detach()).contiguous() for key, w in (*net.named_parameters(), *net.named_buffers())}
+    return p.data_rank, {key: hashlib.sha256(w.numpy().tobytes()).hexdigest() for key, w in held.items()}
+
+
+def _whole(name: str) -> set[str]:
+    """What tensor parallelism does not cut."""
+    if name == "dropout":
+        cut = ("first.weight", "first.bias", "second.weight")
+        return {key for key, _ in nets.Dropped().named_parameters()} - set(cut)
+    ends = ("qkv.weight", "qkv.bias", "proj.weight", "up.weight", "up.bias", "down.weight")
+    return {key for key, _ in nets.Transformer().named_parameters() if not key.endswith(ends)}
 
 
 @pytest.mark.parametrize(
@@ -49,13 +71,39 @@ def _hashes(p: Parallel, name: str) -> tuple[int, dict[str, str]]:
 )
 @pytest.mark.parametrize("name", ["dropout", "attention"])
 def test_what_is_not_cut_is_equal_on_all_tensor_ranks(layout: Layout, name: str, ranks: Pool) -> None:
-    """To the last bit, in fp32: the smallest difference would grow."""
+    """To the last bit, in fp32: the smallest difference would grow. Under ddp over both groups of tensor ranks."""
     by_share: dict[int, list[dict[str, str]]] = {}
     for share, digests in layout.run(ranks, _hashes, name):
-        by_share.setdefault(share, []).append(digests)
+        kept = {key: digests[key] for key in _whole(name)}
+        by_share.setdefault(0 if layout.spec == "ddp+tp" else share, []).append(kept)
     for found in by_share.values():
-        assert len(found) == (layout.ranks if layout.spec == "tp" else 2)
+        assert len(found) == (2 if layout.spec == "fsdp+tp" else layout.ranks)
         assert all(digests == found[0] for digests in found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "replicas"),
+    [
+        (Layout("ddp", 3), [(0, 1, 2)]),
+        (Layout("zero1", 3), [(0, 1, 2)]),
+        (Layout("hsdp", 4), [(0, 2), (1, 3)]),
+    ],
+    ids=lambda it: str(it) if isinstance(it, Layout) else "",
+)
+@pytest.mark.parametrize("name", ["dropout", "buffers"])
+def test_replicas_are_equal_to_the_last_bit(
+    layout: Layout, replicas: list[tuple[int, ...]], name: str, ranks: Pool
+) -> None:
+    found = [digests for _, digests in layout.run(ranks, _hashes, name)]
+    assert name == "dropout" or {"norm.running_var", "norm.running_mean"} < found[0].keys()
+    for group in replicas:
+        assert all(found[rank] == found[group[0]] for rank in group)
+
+
+def test_cut_parts_are_not_equal(ranks: Pool) -> None:
+    """So that the hashes can tell ranks apart."""
+    found = [digests for _, digests in ranks.run(_hashes, "hsdp", 4, "dropout")]
+    assert found[0] != found[1]
 
 
 class _Cut(nn.Module):

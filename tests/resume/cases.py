@@ -26,6 +26,15 @@ def load_and_train(p: Parallel, name: str, folder: Path, more: int) -> list[list
     return run.train(more)
 
 
+def load_train_save(p: Parallel, name: str, folder: Path, more: int, to: Path) -> list[list[float]]:
+    """The middle of a chain of runs: what ``more`` steps give, and a checkpoint for the next run."""
+    run = Run(p, name, seed=99)
+    extra = p.load(folder, **run.parts)
+    numbers = run.train(more)
+    p.save(to, **run.parts, extra={"steps": extra["steps"] + more})
+    return numbers
+
+
 def load_and_save(p: Parallel, name: str, folder: Path, to: Path) -> None:
     run = Run(p, name, seed=99)
     extra = p.load(folder, **run.parts)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import Run, load_and_save, load_and_train, tensors, train_and_save
+from cases import Run, load_and_save, load_and_train, load_train_save, tensors, train_and_save
 from pool import Pool
 from safetensors import safe_open
 from safetensors.torch import load_file, load_model
@@ -167,3 +167,17 @@ def test_from_any_layout_straight_to_any_other(
     got = fresh.run(load_and_train, *other, name, tmp_path / "one", MORE, precision="fp64")[0]
     assert saved[name]
     assert close(got, saved.next[name])
+
+
+@pytest.mark.parametrize("name", ["dropout", "gan"])
+def test_a_chain_of_2_1_and_3_ranks_is_one_run(
+    ranks: Pool, fresh: Pool, saved: Saved, tmp_path: Path, name: str
+) -> None:
+    """Saved in the second epoch, gone on with in one process into the third, and there by three ranks."""
+    assert saved[name]
+    ranks.run(train_and_save, "ddp", 2, name, tmp_path / "two", STEPS, precision="fp64")
+    one = fresh.run(
+        load_train_save, "single", 1, name, tmp_path / "two", 3, tmp_path / "one", precision="fp64"
+    )[0]
+    three = ranks.run(load_and_train, "fsdp", 3, name, tmp_path / "one", MORE - 3, precision="fp64")
+    assert all(close([*one, *got], saved.next[name]) for got in three)
