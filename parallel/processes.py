@@ -55,6 +55,7 @@ class Ranks:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.reports: list[int] = []
         self._asked = 0  # the signal that asked the run to stop
+        self._ending = False  # what the run came to is known
         self._folder = Path()
 
     def run(self, work: tuple[Any, ...]) -> list[Any]:
@@ -94,7 +95,7 @@ class Ranks:
 
         def hear(number: int, frame: object) -> None:
             if number in STOP:
-                if self._asked:
+                if self._asked and not self._ending:
                     self._stop()
                 self._asked = number
             for process in self.processes:
@@ -219,6 +220,7 @@ class Ranks:
 
     def _end(self) -> None:
         """Ends what is left: gives ranks that have reported well the time to leave, and the others none."""
+        self._ending = True  # from here on a signal neither changes the outcome nor leaves a rank behind
         failed = sys.exception() is not None
         deadline = time.monotonic() + (0.0 if failed else _GRACE)
         for process in self.processes:

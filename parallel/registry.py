@@ -181,7 +181,9 @@ def resolve(spec: str) -> list[StrategyEntry]:
         if name not in _ENTRIES:
             near = difflib.get_close_matches(name.lower(), _ENTRIES, n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ParallelError(f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)})")
+            raise ParallelError(
+                f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)}, and ddp+tp, fsdp+tp)"
+            )
     found = [_ENTRIES[name] for name in names]
     for entry in found:
         if entry.library is not None:

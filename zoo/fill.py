@@ -79,8 +79,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """YAML forbids a key twice, and SafeLoader takes the last one."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} is there twice", key.start_mark
+                    )
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
     except yaml.YAMLError as error:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,7 +93,11 @@ def check_free(folder: Path | None) -> None:
     Raises:
         InputError: it holds another run, or anything.
     """
-    if folder is None or not folder.exists():
+    if folder is None:
+        return
+    if above := next((parent for parent in folder.parents if os.path.isfile(parent)), None):
+        raise InputError(f"--out {folder}: {above} is a file; give a folder that is new or empty")
+    if not os.path.exists(folder):  # which is silent about names that cannot be, unlike Path.exists
         return
     if not folder.is_dir():
         raise InputError(f"--out {folder}: is a file; give a folder that is new or empty")

@@ -232,6 +232,7 @@ def test_files_that_hold_no_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     for text, said in {
         "width: 3\nrate: [1\n": "line 3: not YAML",
+        "width: 3\nrate: 0.1\nwidth: 4\n": "line 3: not YAML: 'width' is there twice",
         "- width\n": "must hold options by name",
         "3: width\n": "must hold options by name",
     }.items():

@@ -96,7 +96,7 @@ def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     plain = tmp_path / "plain.pth"
     plain.write_bytes(pickle.dumps({"model": Trap(mark)}, protocol=2))
     for path in (zipped, plain):
-        with pytest.raises(InputError, match=f"^{path}: not a file of tensors alone; .*$"):
+        with pytest.raises(InputError, match=f"^{path}: not a torch checkpoint of tensors alone, .*$"):
             load_published(path)
     assert not mark.exists()
 
@@ -105,7 +105,7 @@ def test_objects_are_not_unpickled(tmp_path: Path) -> None:
 def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "toy.pth"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=f"^{path}: not a file of tensors alone; .*$"):
+    with pytest.raises(InputError, match=f"^{path}: not a torch checkpoint of tensors alone, .*$"):
         load_published(path)
 
 

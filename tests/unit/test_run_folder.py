@@ -130,8 +130,10 @@ def test_nothing_is_written_over() -> None:
                 InputError, match=rf"^--out {name}: {said}; give a folder that is new or empty$"
             ):
                 refuse(Path(name))
-    with pytest.raises(InputError, match=r"^--out file/run: cannot be made: Not a directory$"):
-        create_folder(Path("file/run"), "toy")
+        with pytest.raises(InputError, match=r"^--out file/run: file is a file; give a folder that is new"):
+            refuse(Path("file/run"))
+    with pytest.raises(InputError, match=r"^--out n{300}: cannot be made: File name too long$"):
+        create_folder(Path("n" * 300), "toy")
     assert Path("file").read_text() == Path("other/notes.txt").read_text() == "mine"
 
 

@@ -153,10 +153,10 @@ def test_perceptual_weights_that_are_none(tmp_path: Path, monkeypatch: pytest.Mo
 
     refused(tmp_path / "none.pth", "no such file")
     torch.save({"features.0.weight": Unpickled(tmp_path / "trace")}, tmp_path / "evil.pth")
-    refused(tmp_path / "evil.pth", "cannot be read as weights")
+    refused(tmp_path / "evil.pth", "not a torch checkpoint of tensors alone")
     assert not (tmp_path / "trace").exists()
     (tmp_path / "text.safetensors").write_text("not weights")
-    refused(tmp_path / "text.safetensors", "cannot be read as weights")
+    refused(tmp_path / "text.safetensors", "cannot be read as safetensors")
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
     refused(tmp_path / "list.pth", "holds no weights by name")
     torch.save({"features.0.weight": torch.zeros(2, 3, 3, 3)}, tmp_path / "small.pth")

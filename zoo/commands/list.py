@@ -26,6 +26,7 @@ def run(argv: list[str]) -> Outcome:
     missing = {entry.name: entry.missing() for entry in found}
     usable = {name: summary for name, summary in strategies.items() if not missing[name]}
     lines = ["models:", *_table(models), "", "strategies (--parallel):", *_table(usable)]
+    lines += ["  and on two axes of ranks, one that splits the batch with tp: ddp+tp, fsdp+tp"]
     if any(missing.values()):
         lines += ["", "strategies that cannot run here:"]
         lines += _table({name: why for name, why in missing.items() if why})

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from zoo.models.ddpm.config import DDPMConfig
 from zoo.models.ddpm.data import load_vectors
 from zoo.models.ddpm.model import DenoisingMLP
+from zoo.torch_file import read_torch_file
 from zoo_datasets.errors import InputError, listed
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put before names
@@ -43,13 +43,7 @@ def load_published(path: Path, steps: int = 1000) -> DenoisingMLP:
     Raises InputError where the file is missing, holds more than tensors (no object is unpickled), or another
     network.
     """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give the .pth file") from None
-    except Exception:  # a damaged file raises nearly any of them
-        raise InputError(f'{path}: not a file of tensors alone; save it as {{"model": state_dict}}') from None
-    return published_network(checkpoint, str(path), steps)
+    return published_network(read_torch_file(path), str(path), steps)
 
 
 def published_network(checkpoint: object, source: str, steps: int = 1000) -> DenoisingMLP:

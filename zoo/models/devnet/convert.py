@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.model import DevNet
+from zoo.torch_file import read_torch_file
 from zoo_datasets.errors import InputError, listed
 
 LAYERS = {"hidden.0": "fc", "score": "output"}  # ours of depth 2, and what its one network calls them
@@ -35,15 +35,7 @@ def load_published(path: Path) -> DevNet:
     Raises:
         InputError: no such file, not a checkpoint of tensors alone, or another network.
     """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give the port's .pth file") from None
-    except Exception:  # on garbage torch's restricted unpickler raises whatever comes up, IndexError say
-        raise InputError(
-            f"{path}: not a torch checkpoint of tensors alone, which is all that is read"
-        ) from None
-    return published_network(checkpoint, str(path))
+    return published_network(read_torch_file(path), str(path))
 
 
 def published_network(checkpoint: object, source: str) -> DevNet:

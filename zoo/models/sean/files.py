@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
+from zoo.torch_file import read_torch_file
 from zoo_datasets.errors import InputError
 
 
@@ -22,15 +24,14 @@ def read_weights(path: Path, wanted: str) -> Mapping[str, Tensor]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file: give {wanted}")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
+    if path.suffix == ".safetensors":
+        try:
             return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # on garbage torch's restricted unpickler raises whatever comes up
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: cannot be read as weights: {reason}") from error
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"{path}: cannot be read as safetensors: {' '.join(str(error).split())}"
+            ) from None
+    loaded = read_torch_file(path)
     if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
         raise InputError(f"{path}: holds no weights by name: give {wanted}")
     return loaded

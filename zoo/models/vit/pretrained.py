@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from zoo.checkpoint import MANIFEST, read_checkpoint
 from zoo.models.vit.arch import create_vit
+from zoo.torch_file import read_torch_file
 from zoo_datasets.errors import InputError, listed
 
 # What published checkpoints keep weights under, and what wrappers put before their names.
@@ -79,14 +80,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 f"{path}: cannot be read as safetensors: {' '.join(str(error).split())}"
             ) from None
     else:
-        try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-        except Exception:  # on garbage torch's restricted unpickler raises whatever comes up
-            raise InputError(
-                f"{path}: not a torch checkpoint of tensors alone, which is all that is read"
-            ) from None
+        found = read_torch_file(path)
     for key in _NESTED:
         while isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
@@ -138,7 +132,10 @@ def _fitted(arch: str, args: Mapping[str, Any], weights: Mapping[str, Tensor], p
         net: nn.Module = timm.create_model(arch, pretrained=True, pretrained_cfg_overlay=config, **args)
     except (RuntimeError, KeyError, AttributeError, AssertionError) as error:
         why = " ".join(str(error).split())
-        raise InputError(f"--pretrained {path}: not weights of {arch}: {why[:400]}") from None
+        why = why if len(why) < 300 else f"{why[:300]}..."
+        raise InputError(
+            f"--pretrained {path}: not weights of {arch}; give their --arch and --model-args ({why})"
+        ) from None
     fresh = create_vit(arch, args)  # with dropout as this package needs it
     fresh.load_state_dict(net.state_dict())
     return fresh
