@@ -94,8 +94,10 @@ class Ranks:
         """Hands signals on to the ranks, that finish their step; a second one to stop ends all at once."""
 
         def hear(number: int, frame: object) -> None:
+            if self._ending:
+                return
             if number in STOP:
-                if self._asked and not self._ending:
+                if self._asked:
                     self._stop()
                 self._asked = number
             for process in self.processes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -51,6 +52,15 @@ def stubborn(p: Parallel) -> None:
 
 def no_value(p: Parallel) -> Any:
     return threading.Lock()
+
+
+def slow_to_leave(p: Parallel, folder: Path) -> int:
+    def leave() -> None:
+        (folder / f"leaving-{p.rank}").write_text(str(os.getpid()))
+        time.sleep(1.0)
+
+    atexit.register(leave)
+    return 7
 
 
 def sleep(p: Parallel, folder: Path) -> None:
@@ -122,6 +132,23 @@ def test_a_value_that_does_not_pickle_is_an_error() -> None:
 
 
 # Neighbours
+
+
+def test_ctrl_c_while_the_ranks_are_leaving_changes_nothing(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        deadline = time.monotonic() + 100.0
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert launch(slow_to_leave, "ddp", tmp_path, nproc=2) == 7
+    thread.join()
+    for file in tmp_path.iterdir():
+        assert not Path(f"/proc/{file.read_text()}").exists()
 
 
 def test_two_launches_at_once_give_rank_0s_values(monkeypatch: pytest.MonkeyPatch, ranks: Pool) -> None:
