@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from safetensors.torch import load_file, save_file
 
 import zoo
 from zoo.commands import main
+from zoo_datasets.scenes import Scenes
+from zoo_datasets.segmented import SegmentedData
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY_PACKAGE = ROOT / "tests" / "toy_package"
@@ -162,6 +165,37 @@ def test_a_converted_checkpoint_is_one_of_the_zoos(
         np.mean((3 * x - (2 * x + 1)) ** 2), rel=1e-6
     )
     assert main(["convert", "published.safetensors", "--model", "toy"]) == 2  # it is there already
+
+
+# Options other than the defaults: what a checkpoint does not carry with it would be taken from these.
+ODD_SIZES = {
+    "toy": "--rows 7 --kind flat",
+    "devnet": "--network-depth 1",
+    "ddpm": "--width 12 --diffusion-steps 17 --eval-samples 40",
+    "vit": "--model-args depth=1 embed_dim=16 num_heads=2",
+    "sean": "--image-size 64 --filters 2 --style-length 4 --discriminator-filters 4 --batch-size 2",
+}
+
+
+@pytest.mark.parametrize("model", ODD_SIZES)
+def test_a_checkpoint_moved_away_from_its_run_is_whole(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It carries its own options, so that it is evaluated as it was trained though the run is gone."""
+    few = SegmentedData(*(Scenes(size=64, rows=np.arange(2), split=split) for split in (0, 1)))
+    monkeypatch.setattr("zoo_datasets.label_maps.generated_scenes", lambda size, seed: few)
+    monkeypatch.setattr("zoo.models.sean.normalization._HIDDEN", 8)
+    result = run("train", model, *ODD_SIZES[model].split(), "--steps", 1, "--out", tmp_path / "run")
+    kept = tmp_path / "elsewhere" / "kept"
+    kept.parent.mkdir()
+    Path(result["checkpoint"]).rename(kept)
+    shutil.rmtree(tmp_path / "run")
+    assert run("evaluate", kept)["metrics"] == result["metrics"] != {}
+
+
+def test_every_model_has_odd_sizes() -> None:
+    """One that is new is to be moved about too."""
+    assert set(ODD_SIZES) == set(zoo.list_models())
 
 
 def test_a_run_starts_again_from_its_own_config(trained: dict[str, Any], tmp_path: Path) -> None:
