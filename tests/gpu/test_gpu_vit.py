@@ -56,6 +56,13 @@ def test_ranks_on_cards_speak_nccl():
     assert got["backend"] == ("nccl" if devices() > 1 else got["backend"])
 
 
+@pytest.mark.parametrize("spec", ["ddp", "fsdp", "tp"])
+def test_the_cpu_is_kept_where_it_is_asked_for(spec):
+    """FSDP2, for one, takes a card where it is handed no mesh."""
+    got = parallel.launch(found, spec, CONFIG, nproc=2, device="cpu")
+    assert got["device"] == got["batch"] == "cpu" and got["weights"] == {"cpu"} and got["backend"] == "gloo"
+
+
 def test_a_card_gives_the_cpus_numbers():
     """In fp64; draws are keyed and computed in integers, so dropout's masks are the same too."""
     want = parallel.launch(traced, "single", CONFIG, precision="fp64", device="cpu")
