@@ -125,6 +125,9 @@ class Parallel(ABC):
             dataset: a tensor, tuples or dicts of tensors with one row a sample, or a map-style ``Dataset``.
             batch_size: rows of a global batch, whatever the number of ranks and parts.
             sampler: ``epoch -> int64 indices``, a pure function; in place of ``shuffle``.
+
+        Raises:
+            ParallelError: on every rank, if the ranks' data sets or samplers differ in their number of rows.
         """
 
     # One step

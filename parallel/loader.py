@@ -32,6 +32,9 @@ def shares_of(rows: int, size: int) -> list[int]:
 class Loader:
     """Yields one epoch of global batches at each iteration, and knows where it stands.
 
+    Attributes:
+        rows: of the data set.
+
     Args:
         dataset: a tensor or a nest of tensors with one row a sample, or a map-style ``Dataset``. What a
             ``Dataset`` draws from the generators of torch or Python (augmentation) is keyed by the sample, in
@@ -75,9 +78,9 @@ class Loader:
         self._positions: dict[tuple[int, int], Tensor] = {}
         self._before_epoch = before_epoch
         self._tensors = not isinstance(dataset, Dataset) and _is_nest_of_tensors(dataset)
-        self._rows = _count_rows(dataset) if self._tensors else len(dataset)
+        self.rows = _count_rows(dataset) if self._tensors else len(dataset)
         self._resume = False
-        self._length = self._rows if sampler is None else int(sampler(0).shape[0])
+        self._length = self.rows if sampler is None else int(sampler(0).shape[0])
         if self._tensors:
             self.dataset = self._move(dataset)  # once, not batch by batch
         if len(self) == 0:
@@ -100,8 +103,8 @@ class Loader:
         if self._sampler is not None:
             return self._sampler(epoch)
         if self.shuffle:
-            return torch.randperm(self._rows, generator=rng.shared_generator(self.seed, "shuffle", epoch))
-        return torch.arange(self._rows)
+            return torch.randperm(self.rows, generator=rng.shared_generator(self.seed, "shuffle", epoch))
+        return torch.arange(self.rows)
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader stands, in global samples, so that the number of ranks may change."""

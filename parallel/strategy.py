@@ -174,7 +174,7 @@ class Strategy(Parallel):
         drop_last: bool = False,
         workers: int = 0,
     ) -> Loader:
-        return Loader(
+        loader = Loader(
             dataset,
             batch_size,
             rank=self.data_rank,
@@ -188,6 +188,21 @@ class Strategy(Parallel):
             workers=workers,
             before_epoch=self._check_tail,
         )
+        self._check_lengths(loader)
+        return loader
+
+    def _check_lengths(self, loader: Loader) -> None:
+        """Ranks with other numbers of batches would wait for one another."""
+        found = torch.zeros(self.world_size, 2, dtype=torch.int64, device=self.device)
+        found[self.rank] = torch.tensor([loader.rows, loader.samples])
+        all_rows, all_samples = all_reduce(found, self.world.all).T.tolist()
+        for what, numbers in (("the data set has", all_rows), ("an epoch draws", all_samples)):
+            for rank, number in enumerate(numbers):
+                if number != numbers[0]:
+                    raise ParallelError(
+                        f"{what} {numbers[0]} rows on rank 0 and {number} on rank {rank}: give every rank the whole of the "
+                        "same data set, of which the loader takes its share, and the same sampler"
+                    )
 
     # One step
 

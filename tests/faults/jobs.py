@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from parallel.interface import Parallel
+from parallel.plan import Plan
 
 
 class Rows(Dataset[Tensor]):
@@ -95,3 +96,22 @@ def poison(p: Parallel, spec_step: int, steps: int) -> tuple[list[bool], list[An
             p.backward(net(part.x).square().sum() / batch.size, opt)
         skipped.append(p.step(opt).skipped)
     return skipped, [bool(value.isfinite().all()) for value in p.state_dict(net).values()]
+
+
+def unequal(p: Parallel, folder: Path, how: str) -> int:
+    """Rank 1 has 8 rows more, or draws 8 more of them, or leaves its loop early; the steps that this rank did."""
+    (folder / f"rank-{p.rank}").write_text(str(os.getpid()))
+    plan = Plan(units=("0",), tensor={"0": "column", "1": "row"})
+    net = p.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), plan)
+    opt = p.optimizer(net, torch.optim.Adam, lr=0.1)
+    rows = 24 + 8 * p.rank
+    sampler = (lambda epoch: torch.arange(rows)) if how == "draws" else None
+    steps = 0
+    for batch in p.loader(torch.ones(rows if how == "rows" else 40, 3), 8, sampler=sampler):
+        if how == "leaves" and p.rank == 1 and steps == 1:
+            break
+        for part in p.parts(batch):
+            p.backward(net(part.data).square().sum() / batch.size, opt)
+        p.step(opt)
+        steps += 1
+    return steps

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import BoomError, job, poison
+from jobs import BoomError, job, poison, unequal
 from pool import CaseError, Pool
 
 from parallel import ParallelError, RankError, launch
@@ -64,6 +64,24 @@ def test_a_stuck_rank_is_named_with_its_stack(tmp_path: Path) -> None:
         launch(job, "ddp", tmp_path, "step", "hang", nproc=2, timeout=4.0)
     assert "in stuck_here" in caught.value.__notes__[0]
     assert ended(tmp_path)
+
+
+@pytest.mark.parametrize("spec", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_a_rank_that_leaves_its_loop_early_ends_the_run(spec: str, tmp_path: Path) -> None:
+    """The others' next collective fails, since the rank is gone; or they wait no longer than they are told to."""
+    with pytest.raises(Exception, match=r"[Cc]onnection|[Tt]imed out|is stuck"):
+        launch(unequal, spec, tmp_path, "leaves", nproc=2, timeout=8.0)
+    assert ended(tmp_path)
+
+
+@pytest.mark.parametrize(("how", "said"), [("rows", "the data set has"), ("draws", "an epoch draws")])
+def test_ranks_with_other_data_are_refused_before_they_wait(
+    how: str, said: str, ranks: Pool, tmp_path: Path
+) -> None:
+    said = f"ParallelError: {said} 24 rows on rank 0 and 32 on rank 1: give every rank the whole of the same"
+    for spec, n in (("ddp", 2), ("zero1", 2), ("fsdp", 3), ("tp", 2)):
+        with pytest.raises(CaseError, match=said):
+            ranks.run(unequal, spec, n, tmp_path, how)
 
 
 def test_a_run_leaves_no_process_port_or_shared_memory(tmp_path: Path) -> None:
