@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    OffloadPolicy,
-    fully_shard,
-    register_fsdp_forward_method,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
-from parallel.batch import Nest, map_nest
+from parallel.batch import Nest
 from parallel.engine import Engine
+from parallel.gathered import Gathered
 from parallel.net import Net
 from parallel.plan import match
-from parallel.refusals import TIES_ACROSS_UNITS
+from parallel.redirect import no_views, redirect
+from parallel.refusals import PIECE_IN_LOSS, TIES_ACROSS_UNITS
 
 
 @dataclass
 class _State:
     sharded: list[FSDPModule]
+    gathered: Gathered
     reduces: bool = True  # whether a backward sums over the ranks
 
 
@@ -63,21 +60,32 @@ class FSDP(Engine):
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.reshard, **options)
         self.shard_root(net.module, options)
-        net.state = state = _State([part for part in net.module.modules() if isinstance(part, FSDPModule)])
-        for module in state.sharded:
+        assert isinstance(net.module, FSDPModule)
+        sharded: list[FSDPModule] = [part for part in net.module.modules() if isinstance(part, FSDPModule)]
+        for module in sharded:
             module.set_gradient_divide_factor(1.0)  # gradients are sums,
             module.set_force_sum_reduction_for_comms(True)  # in fp32 by no operation that gloo lacks
-        _redirect(net.module)
+        redirect(net.module)
+        net.state = _State(sharded, Gathered(net.module, [net.module] if self.reshard else sharded))
 
     def shard_root(self, module: nn.Module, options: dict[str, Any]) -> None:
         """Cuts what no unit holds: needed last in forward and first in backward, it stays gathered in between."""
         fully_shard(module, reshard_after_forward=False, **options)
 
     def before_backward(self, nets: Sequence[Net], loss: Tensor, last: bool) -> None:
+        if isinstance(loss, DTensor):
+            for net in nets:
+                self.settle(net)
+            raise PIECE_IN_LOSS.error(_piece_in(loss, nets))
         for net in nets:
             if net.state.reduces is not last:
                 net.module.set_requires_gradient_sync(last)  # type: ignore[operator]
                 net.state.reduces = last
+            net.state.gathered.hold()
+
+    def after_backward(self, nets: Sequence[Net], last: bool) -> None:
+        for net in nets:
+            net.state.gathered.release(reduce=last)
 
     def settle(self, net: Net) -> None:
         # A forward without backward leaves the root gathered, and what is gathered sees no change of the pieces.
@@ -107,68 +115,8 @@ class HSDP(FSDP):
     axes: ClassVar[tuple[str, ...]] = ("replicate", "shard")
 
 
-def _no_views(nest: Nest) -> Nest:
-    """FSDP2 gathers for backward from a hook on what a forward returns; an in-place operation on a view would lose it."""
-    return map_nest(lambda t: t.clone() if t.requires_grad and t._base is not None else t, nest)
-
-
 def _hook(module: nn.Module, args: Any, output: Nest) -> Nest:
-    return _no_views(output)
-
-
-def _returning_no_views(method: Callable[..., Nest]) -> Callable[..., Nest]:
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Nest:
-        return _no_views(method(*args, **kwargs))
-
-    return call
-
-
-def _redirect(module: nn.Module) -> None:
-    """Makes public methods gather the root's parameters, as forward does; but not within forward, which would free them."""
-    inside = False
-
-    def entering(method: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal inside
-            if inside:
-                return plain(*args, **kwargs)
-            inside = True
-            try:
-                return method(*args, **kwargs)
-            finally:
-                inside = False
-
-        return call
-
-    names = own_methods(module)
-    if names:
-        module.forward = entering(module.forward, module.forward)
-    for name in names:
-        plain = getattr(module, name)
-        setattr(module, name, _returning_no_views(plain))
-        register_fsdp_forward_method(module, name)
-        setattr(module, name, entering(getattr(module, name), plain))
-
-
-def own_methods(module: nn.Module) -> list[str]:
-    """Public methods of the model's own classes: called directly, they must find whole parameters, as forward does."""
-    names: list[str] = []
-    for cls in type(module).__mro__:
-        if cls is nn.Module:
-            break
-        if not issubclass(cls, FSDPModule) or cls.__module__.split(".")[0] != "torch":
-            names += [
-                name
-                for name, value in vars(cls).items()
-                if callable(value)
-                and not name.startswith("_")
-                and name != "forward"
-                and not hasattr(nn.Module, name)
-                and not hasattr(FSDPModule, name)
-                and not isinstance(value, staticmethod | classmethod | type)
-            ]
-    return list(dict.fromkeys(names))
+    return no_views(output)
 
 
 def _refuse_ties(module: nn.Module, units: Sequence[nn.Module]) -> None:
@@ -180,3 +128,24 @@ def _refuse_ties(module: nn.Module, units: Sequence[nn.Module]) -> None:
             first, other = owner.setdefault(id(parameter), (full, unit))
             if other is not unit:
                 raise TIES_ACROSS_UNITS.error(f"weights {first!r} and {full!r}")
+
+
+def _piece_in(loss: Tensor, nets: Sequence[Net]) -> str:
+    """Which sharded parameter a loss was computed from."""
+    names = {
+        id(parameter): f"parameter {name!r} of {net.name}"
+        for net in nets
+        for name, parameter in net.module.named_parameters()
+    }
+    seen: set[Any] = set()
+    waiting: list[Any] = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, DTensor) and id(variable) in names:
+            return names[id(variable)]
+        waiting += [earlier for earlier, _ in node.next_functions]
+    return "the loss"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.weak import TensorWeakRef
 
 from parallel.dropout import CurrentPart
 from parallel.ema import EMA
@@ -29,6 +30,7 @@ class Net:
         stepped: the piece that this rank steps of it, where an engine keeps such pieces apart from the weights.
         pending: a backward has added gradients since the last step.
         reduced: the gradients are already sums over the ranks.
+        given: its parameters as they were before anything replaced them, for as long as others hold them.
         name: the module's class, for messages.
     """
 
@@ -43,9 +45,11 @@ class Net:
     emas: list[EMA] = field(default_factory=list)
     pending: bool = False
     reduced: bool = False
+    given: dict[str, TensorWeakRef] = field(init=False)
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.given = {name: TensorWeakRef(weight) for name, weight in self.module.named_parameters()}
         self.name = type(self.module).__name__  # before FSDP2 puts a class of its own in between
 
     def pieces(self) -> dict[str, Tensor]:

@@ -29,11 +29,12 @@ FULLY_SHARDED = (
 )
 DEEPSPEED = tuple(f"deepspeed-zero{stage}{where}" for stage in (1, 2, 3) for where in ("", "-offload"))
 TENSOR_PARALLEL = ("tp", "ddp+tp", "fsdp+tp")
+SPREAD = (*BY_REDUCER, *FULLY_SHARDED, "tp", *DEEPSPEED)  # all but one process
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """One thing that is refused when a model is wrapped or an optimizer made.
+    """One thing that is refused when a model is wrapped or an optimizer made, or else by the first backward.
 
     Attributes:
         strategies: who refuses it; "*" is every one.
@@ -97,6 +98,18 @@ TIES_ACROSS_UNITS = Refusal(
     "one tensor in two wrap units",
     "fully_shard gathers and frees each unit by itself",
     "leave one of the units out of Plan.units, so that both are gathered with the root",
+)
+SHARED_WEIGHT = Refusal(
+    SPREAD,
+    "one weight in two wrapped nets",
+    "each net has a reducer or shards of its own, which know of no other net",
+    "wrap both as one net, such as an nn.ModuleDict or a module that holds them",
+)
+PIECE_IN_LOSS = Refusal(
+    FULLY_SHARDED,
+    "a loss of a parameter by itself, taken while it is cut",
+    "it is a rank's piece there, whose gradient nothing sums",
+    "use the parameter in the net's forward or in a method of the net",
 )
 NOTHING_TO_CUT = Refusal(
     TENSOR_PARALLEL,

@@ -33,6 +33,7 @@ from parallel.optimizer import Optimizer, Scaler
 from parallel.plan import Plan
 from parallel.progress import Progress
 from parallel.refusals import BATCHNORM_IN_REPLICAS, BATCHNORM_OVER_PARTS, COMPILED_REPLICAS
+from parallel.shared import refuse_shared
 from parallel.signals import Agreement, Notice, Signals
 from parallel.spectral import SpectralNorms
 
@@ -100,6 +101,8 @@ class Strategy(Parallel):
         for net in self._nets:
             if net.module is module:
                 raise ParallelError(f"this {net.name} is wrapped already")
+        if any(engine.axes for engine in self.engines):
+            refuse_shared(module, self._nets)
         plan = plan or Plan()
         plan.check(module)
         module.to(self.device if source is None else None, self._dtype)

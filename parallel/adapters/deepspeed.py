@@ -41,9 +41,9 @@ from parallel.adapters.environment import as_launched
 from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.flat import Flat
-from parallel.fsdp import own_methods
 from parallel.launcher import Options
 from parallel.net import Net
+from parallel.redirect import own_methods
 from parallel.refusals import STEPPED_TWICE
 
 # It calls torch by names that torch would like to see replaced, once a rank and place.

@@ -9,6 +9,7 @@ import torch
 from contract_matrix import LAYOUTS, Layout
 from pool import Pool
 from torch import Tensor, nn
+from torch.utils.weak import TensorWeakRef
 
 from parallel import refusals, registry
 from parallel.errors import ParallelError
@@ -122,6 +123,23 @@ def _computed(p: Parallel) -> None:
     p.wrap(_Net(nn.utils.parametrizations.weight_norm(nn.Linear(24, 24))), Plan(tensor={"between": "column"}))
 
 
+def _shared(p: Parallel) -> None:
+    """The second holds a layer of the first, under another name."""
+    layer = nn.Linear(24, 24)
+    p.wrap(_Net(layer), WHOLE)
+    p.wrap(_Net(nn.Sequential(layer)), WHOLE)
+
+
+def _piece(p: Parallel) -> None:
+    net = p.wrap(_Net(nn.ReLU()), PLAN)
+    opt = p.optimizer(net, torch.optim.SGD, lr=0.01)
+    for batch in p.loader(torch.ones(8, 12), 8):
+        for part in p.parts(batch):
+            decay = net.down.bias.square().sum()  # type: ignore[union-attr, operator]
+            p.backward((decay * len(part) + net(part.data).sum()) / batch.size, opt)
+        p.step(opt)
+
+
 def _whole(p: Parallel) -> None:
     _train(p, _Net(nn.ReLU()), cls=torch.optim.Adafactor)
 
@@ -138,6 +156,8 @@ ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
     refusals.RECOMPUTED_STATE: _recomputed,
     refusals.COMPILED_REPLICAS: _compiled,
     refusals.TIES_ACROSS_UNITS: _tied,
+    refusals.SHARED_WEIGHT: _shared,
+    refusals.PIECE_IN_LOSS: _piece,
     refusals.NOTHING_TO_CUT: _uncut,
     refusals.GROUPED_CONVOLUTION: _grouped,
     refusals.COMPUTED_WEIGHT: _computed,
@@ -146,6 +166,11 @@ ATTEMPTS: dict[Refusal, Callable[[Parallel], None]] = {
     refusals.NO_GRADIENT: _unused,
 }
 ON_GPUS = {refusals.RECOMPUTED_REPLICAS}
+NAMED = {  # what the message says besides
+    refusals.TIES_ACROSS_UNITS: "weights 'between.0.weight' and 'between.1.weight'",
+    refusals.SHARED_WEIGHT: "weight 'between.weight' of _Net and 'between.0.weight' of _Net",
+    refusals.PIECE_IN_LOSS: "parameter 'down.bias' of _Net",
+}
 OF_ADAPTERS = {  # which tests/adapters attempts
     refusals.ACCELERATE_FSDP_ON_CPU,
     refusals.STEPPED_TWICE,
@@ -170,6 +195,7 @@ def test_refuses_what_it_says_and_nothing_else(layout: Layout, ranks: Pool) -> N
         for said in layout.with_parts(parts).run(ranks, _attempt, number):
             if refusal.strategies == refusals.ALL or layout.spec in refusal.strategies:
                 assert f"{refusal.what} is refused: {refusal.because}; {refusal.instead}" in said
+                assert said.startswith(NAMED.get(refusal, ""))
                 assert "\n" not in said
             else:
                 assert said == "", refusal.what
@@ -195,3 +221,23 @@ def test_local_batchnorm_is_the_way_round(ranks: Pool) -> None:
     """It trains, under each part's own moments."""
     assert Layout("ddp", 2, 2).run(ranks, _local_batchnorm, local_batchnorm=True) == [2, 2]
     assert Layout("dp", 2, 1).run(ranks, _local_batchnorm, local_batchnorm=True) == [1]
+
+
+def _shared_after(p: Parallel) -> tuple[str, bool]:
+    """A tensor that only the second net holds by now, and whether any other that was replaced is kept."""
+    first, second = _Net(nn.Linear(24, 24)), _Net(nn.Linear(24, 24))
+    second.between.weight = first.between.weight
+    forgotten = [TensorWeakRef(first.up.weight), TensorWeakRef(first.between.bias)]  # type: ignore[arg-type]
+    p.wrap(first, WHOLE)
+    try:
+        p.wrap(second, WHOLE)
+    except ParallelError as error:
+        return str(error), any(weight() is not None for weight in forgotten)
+    return "", False
+
+
+@pytest.mark.parametrize("layout", [Layout("fsdp", 2), Layout("ddp", 2)], ids=str)
+def test_a_weight_is_known_again_after_it_was_replaced(layout: Layout, ranks: Pool) -> None:
+    for said, kept in layout.run(ranks, _shared_after):
+        assert said.startswith("weight 'between.weight' of _Net and 'between.weight' of _Net: ")
+        assert kept == (layout.spec == "ddp")  # which replaces none
