@@ -103,7 +103,7 @@ SHARED_WEIGHT = Refusal(
     SPREAD,
     "one weight in two wrapped nets",
     "each net has a reducer or shards of its own, which know of no other net",
-    "wrap both as one net, such as an nn.ModuleDict or a module that holds them",
+    "wrap one module that holds both nets, and call them as its parts",
 )
 PIECE_IN_LOSS = Refusal(
     FULLY_SHARDED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -16,8 +17,10 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm
 
 from parallel.batch import Batch
+from parallel.errors import ParallelError
 from parallel.interface import Parallel
 from parallel.plan import Plan
+from parallel.refusals import FULLY_SHARDED
 from parallel.testing import Trace, differences, nets
 
 EACH = pytest.mark.parametrize("layout", ONE_EACH, ids=lambda layout: layout.spec)
@@ -143,6 +146,140 @@ def _doors(p: Parallel, steps: int) -> Trace:
 def test_methods_other_than_forward(layout: Layout, parts: int, ranks: Pool) -> None:
     """Training through them alone: none skips the strategy."""
     same(layout.with_parts(parts), ranks, _doors, 4)
+
+
+class _Inner(nets.Block):
+    def other(self, x: Tensor) -> Tensor:
+        return self.down(torch.tanh(self.up(x)))
+
+
+class _SideDoors(nn.Module):
+    """Ways in that no public method of the net is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _Inner(8, 24)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x))
+
+    def _score(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.head(self.inner.other(x)))
+
+    @property
+    def size(self) -> Tensor:
+        return self.head.weight.square().sum()
+
+
+def _watched(net: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return net(x)
+
+
+SIDE_DOORS: dict[str, Callable[[Any, Tensor], list[Any]]] = {
+    "a unit's method": lambda net, x: [net.inner.other(x)],
+    "a unit": lambda net, x: [net.inner(x)],
+    "forward by name": lambda net, x: [net.forward(x), net.inner.forward(x)],
+    "a unit's method after the net": lambda net, x: [net(x), net.inner.other(x)],
+    "a unit's method before the net": lambda net, x: [net(x), net.inner.other(x)][::-1],
+    "a unit's method, the net unused": lambda net, x: [net(x), net.inner.other(x)][1:],
+    "a unit's method, the net watched": lambda net, x: [_watched(net, x), net.inner.other(x)][1:],
+    "a private method": lambda net, x: [net._score(x)],
+    "a private method after the net": lambda net, x: [net(x), net._score(x)],
+    "a layer": lambda net, x: [net.head(x)],
+    "a layer of a unit": lambda net, x: [net(x), net.inner.up(x)],
+    "a property alone": lambda net, x: [net(x), len(x) * net.size][1:],
+    "a property after the net": lambda net, x: [net(x), len(x) * net.size],
+    "a property with the net": lambda net, x: [net(x).square().sum() + len(x) * net.size],
+    "a property, freed meanwhile": lambda net, x: [
+        net(x),
+        len(x) * net.size + net(x.clone().requires_grad_()).square().sum(),
+    ][1:],
+    "a property before the net": lambda net, x: [len(x) * net.size, net(x)],
+    "a unit's weight": lambda net, x: [net(x), len(x) * net.inner.up.weight.square().sum()],
+}
+
+
+def _through(p: Parallel, door: str) -> Trace | str:
+    torch.manual_seed(p.rank)
+    plan = Plan(
+        units=("inner",), tensor={"inner.up": "column", "inner.down": "row"}, optional=("inner", "head")
+    )
+    net = p.wrap(_SideDoors(), plan)
+    opt = p.optimizer(net, torch.optim.SGD, lr=1e-2)
+
+    def step(batch: Batch, trace: Trace) -> Tensor:
+        total = torch.zeros(())
+        for part in p.parts(batch):
+            for out in SIDE_DOORS[door](net, part.data):
+                loss = (out.square().sum() if out.dim() else out) / batch.size
+                p.backward(loss, opt)
+                total = total + loss.detach()
+        trace.norms.append(float(p.step(opt).grad_norm))
+        return total
+
+    try:
+        return train(p, noise(8), 2, step, {"net": net})
+    except ParallelError as error:
+        return str(error)
+
+
+def _through_each(p: Parallel) -> dict[str, Trace | str]:
+    return {door: _through(p, door) for door in SIDE_DOORS}
+
+
+# A parameter that is cut where it is used: named, and refused.
+PIECES = {"a property before the net": "head.weight", "a unit's weight": "inner.up.weight"}
+SHARDED = [layout for layout in ONE_EACH if layout.spec in FULLY_SHARDED]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, id=layout.spec, marks=() if layout in SHARDED[:2] else pytest.mark.slow)
+        for layout in (*SHARDED, *(layout for layout in ONE_EACH if layout not in SHARDED))
+    ],
+)
+def test_no_way_in_skips_the_strategy(layout: Layout, ranks: Pool) -> None:
+    want = ranks.run(_through_each, "single", 1, precision="fp64")[0]
+    got = layout.with_parts(2).run(ranks, _through_each, precision="fp64")[0]
+    for door in SIDE_DOORS:
+        if isinstance(got[door], str):
+            assert layout in SHARDED and PIECES[door] in got[door] and "is refused" in got[door], door
+        else:
+            assert not differences(want[door], got[door], "fp64"), door
+
+
+class _Pair(nn.Module):
+    """Two nets that share a layer, wrapped as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.g, self.d = nets.Block(8, 24), nets.Block(8, 24)
+        self.d.up = self.g.up
+
+
+def _as_one(p: Parallel, steps: int) -> Trace:
+    torch.manual_seed(p.rank)
+    both: Any = p.wrap(_Pair())
+    opt = p.optimizer(both, torch.optim.Adam, lr=1e-2)
+
+    def step(batch: Batch, trace: Trace) -> Tensor:
+        total = torch.zeros(())
+        for part in p.parts(batch):
+            loss = both.d(both.g(part.data)).square().sum() / batch.size
+            p.backward(loss, opt)
+            total = total + loss.detach()
+        trace.norms.append(float(p.step(opt).grad_norm))
+        return total
+
+    return train(p, noise(8), steps, step, {"both": both})
+
+
+@pytest.mark.parametrize("layout", [Layout("fsdp", 2), Layout("ddp", 2)], ids=str)
+def test_nets_that_share_a_layer_as_one(layout: Layout, ranks: Pool) -> None:
+    same(layout, ranks, _as_one, 2)
 
 
 def _some_parts(p: Parallel) -> Trace:
