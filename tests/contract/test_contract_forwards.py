@@ -149,8 +149,17 @@ def test_methods_other_than_forward(layout: Layout, parts: int, ranks: Pool) -> 
 
 
 class _Inner(nets.Block):
+    """With a layer that tensor parallelism leaves whole."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__(width, hidden)
+        self.whole = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.whole(x))
+
     def other(self, x: Tensor) -> Tensor:
-        return self.down(torch.tanh(self.up(x)))
+        return F.linear(self.down(torch.tanh(self.up(x))), self.whole.weight)
 
 
 class _SideDoors(nn.Module):
@@ -165,7 +174,7 @@ class _SideDoors(nn.Module):
         return self.head(self.inner(x))
 
     def _score(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(self.head(self.inner.other(x)))
+        return torch.sigmoid(F.linear(self.inner.other(x), self.head.weight))
 
     @property
     def size(self) -> Tensor:
@@ -188,7 +197,7 @@ SIDE_DOORS: dict[str, Callable[[Any, Tensor], list[Any]]] = {
     "a private method": lambda net, x: [net._score(x)],
     "a private method after the net": lambda net, x: [net(x), net._score(x)],
     "a layer": lambda net, x: [net.head(x)],
-    "a layer of a unit": lambda net, x: [net(x), net.inner.up(x)],
+    "a layer of a unit": lambda net, x: [net(x), net.inner.whole(x)],
     "a property alone": lambda net, x: [net(x), len(x) * net.size][1:],
     "a property after the net": lambda net, x: [net(x), len(x) * net.size],
     "a property with the net": lambda net, x: [net(x).square().sum() + len(x) * net.size],
@@ -197,7 +206,7 @@ SIDE_DOORS: dict[str, Callable[[Any, Tensor], list[Any]]] = {
         len(x) * net.size + net(x.clone().requires_grad_()).square().sum(),
     ][1:],
     "a property before the net": lambda net, x: [len(x) * net.size, net(x)],
-    "a unit's weight": lambda net, x: [net(x), len(x) * net.inner.up.weight.square().sum()],
+    "a unit's weight": lambda net, x: [net(x), len(x) * net.inner.whole.weight.square().sum()],
 }
 
 
@@ -230,7 +239,7 @@ def _through_each(p: Parallel) -> dict[str, Trace | str]:
 
 
 # A parameter that is cut where it is used: named, and refused.
-PIECES = {"a property before the net": "head.weight", "a unit's weight": "inner.up.weight"}
+PIECES = {"a property before the net": "head.weight", "a unit's weight": "inner.whole.weight"}
 SHARDED = [layout for layout in ONE_EACH if layout.spec in FULLY_SHARDED]
 
 
