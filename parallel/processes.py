@@ -196,7 +196,8 @@ class Ranks:
         if self._asked:  # before the ranks could be asked to finish a step
             self._stop()
         first = min(failures, key=lambda failure: (not failure.died, failure.when, failure.rank))
-        if first.died or not silent or "timed out" not in str(first.error).lower():
+        said = str(first.error).lower()
+        if first.died or not silent or not ("timed out" in said or "timeout" in said):
             raise first.error
         steps = read_progress(self._folder, self.size)
         stuck = min(silent, key=lambda rank: steps[rank])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from parallel import registry
-from parallel.errors import ParallelError, RankError
+from parallel.errors import ParallelError
 from parallel.launcher import Options, Place
 from parallel.mesh import DATA_AXES, lay_out
 from parallel.progress import Progress
@@ -99,17 +98,7 @@ def _folder(place: Place) -> Path:
 
 
 def _meet(folder: Path, place: Place, timeout: timedelta) -> dist.Store:
-    """A store that rank 0 opens on a port that the system picks, so that no two runs ever ask for the same one."""
-    note = folder / f"port-{place.turn}"
-    if place.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, place.size, True, wait_for_workers=False, timeout=timeout)
-        draft = note.with_suffix(".draft")
-        draft.write_text(str(store.port))
-        draft.rename(note)
-        return store
-    deadline = time.monotonic() + timeout.total_seconds()
-    while not note.exists():
-        if time.monotonic() > deadline:
-            raise RankError(f"timed out: rank 0 has not begun within {timeout.total_seconds():g} s")
-        time.sleep(0.01)
-    return dist.TCPStore("127.0.0.1", int(note.read_text()), place.size, False, timeout=timeout)
+    """A store in a file, not behind a port: torch asks the name server who each of a TCPStore's connections is from."""
+    store = dist.FileStore(str(folder / f"store-{place.turn}"), place.size)
+    store.set_timeout(timeout)
+    return store

@@ -238,6 +238,7 @@ def full_disk(room: int) -> Iterator[None]:
 
 def save_on_full_disk(p: Parallel, folder: Path, room: int, background: bool) -> tuple[int, str]:
     parts = parts_of(p)
+    p.save(folder.with_name("before"), **parts)  # there was room yet; and the ranks know one another now
     with full_disk(room) if p.rank == p.world_size - 1 else full_disk(2**30):
         try:
             p.save(folder, **parts, background=background)

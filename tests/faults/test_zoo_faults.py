@@ -99,7 +99,7 @@ def test_a_warning_saves_and_goes_on_and_a_signal_to_stop_finishes_the_step_and_
     assert [folder.name for folder in checkpoints_of(Path("run"))] == [warned.name, f"step-{done:08d}"]
     verified("run")
     total = str(done + 5)
-    assert main(["train", "toy", "--resume", "run", "--steps", total]) == 0
+    assert main(["train", "toy", "--resume", "run", "--steps", total, "--parallel", "single"]) == 0
     options = ["--precision", "fp64", "--steps", total, "--log-every", "1", "--out", "unbroken"]
     assert main(["train", "toy", *options]) == 0
     for ours, theirs in zip(lines("run"), lines("unbroken"), strict=True):

@@ -274,7 +274,11 @@ def test_corrupt_images_are_counted_and_skipped(folder, tmp_path, capsys):
         (["--mixup", "-1"], "--mixup must not be negative, not -1"),
         (["--crop", "0"], "--crop must be above 0, not 0"),
         (["--ema", "1"], "--ema must be from 0 to below 1"),
-        (["--parallel", "tp", "--nproc", "3"], "num_heads is 2, which 3 tensor-parallel ranks do not divide"),
+        pytest.param(
+            ["--parallel", "tp", "--nproc", "3"],
+            "num_heads is 2, which 3 tensor-parallel ranks do not divide",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_errors_are_one_line(flags, message, tmp_path, capsys):
