@@ -271,6 +271,7 @@ def take_part(
         try:
             values.append(main(p, *args))
             p.wait_for_saves()
+            p.barrier()  # one that asked nothing of the others would leave while they are still joining
         except BaseException:
             if place.size == 1:
                 p.close()

@@ -317,7 +317,7 @@ class Strategy(Parallel):
         return broadcast_object(value, self.world.all)
 
     def barrier(self) -> None:
-        if self.world.all is not None:
+        if self.world.all is not None and dist.is_initialized():
             dist.barrier(group=self.world.all)
 
     # State

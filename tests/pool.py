@@ -120,7 +120,9 @@ def _answer(request: Any) -> tuple[bool, Any]:
         address = f"file:{folder}" if n > 1 else ""
         p = create(spec, Options(**options), Place(rank, n, rank, address, 0, "launch"))
         try:
-            return True, function(p, *args)
+            value = function(p, *args)
+            p.barrier()  # as launch does
+            return True, value
         finally:
             p.close()
     except BaseException:
