@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo.models.ddpm.config import DDPMConfig
 from zoo.models.ddpm.data import load_vectors
 from zoo.models.ddpm.model import DenoisingMLP
-from zoo.torch_file import read_torch_file
+from zoo.weights_file import read_weights_file
 from zoo_datasets.errors import InputError, listed
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put before names
@@ -43,7 +43,7 @@ def load_published(path: Path, steps: int = 1000) -> DenoisingMLP:
     Raises InputError where the file is missing, holds more than tensors (no object is unpickled), or another
     network.
     """
-    return published_network(read_torch_file(path), str(path), steps)
+    return published_network(read_weights_file(path), str(path), steps)
 
 
 def published_network(checkpoint: object, source: str, steps: int = 1000) -> DenoisingMLP:

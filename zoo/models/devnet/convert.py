@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.model import DevNet
-from zoo.torch_file import read_torch_file
+from zoo.weights_file import read_weights_file
 from zoo_datasets.errors import InputError, listed
 
 LAYERS = {"hidden.0": "fc", "score": "output"}  # ours of depth 2, and what its one network calls them
@@ -35,7 +35,7 @@ def load_published(path: Path) -> DevNet:
     Raises:
         InputError: no such file, not a checkpoint of tensors alone, or another network.
     """
-    return published_network(read_torch_file(path), str(path))
+    return published_network(read_weights_file(path), str(path))
 
 
 def published_network(checkpoint: object, source: str) -> DevNet:

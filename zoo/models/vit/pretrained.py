@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoo.checkpoint import MANIFEST, read_checkpoint
 from zoo.models.vit.arch import create_vit
-from zoo.torch_file import read_torch_file
+from zoo.weights_file import read_weights_file
 from zoo_datasets.errors import InputError, listed
 
 # What published checkpoints keep weights under, and what wrappers put before their names.
@@ -59,7 +59,7 @@ def pretrained_net(
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of any other that ``torch.load(weights_only=True)`` takes.
+    """The tensors of a file by name.
 
     Nested keys ("state_dict", "model" and their averages) are followed, prefixes of wrappers taken off.
 
@@ -68,19 +68,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file of weights")
-    found: Any
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            found = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise InputError(
-                f"{path}: cannot be read as safetensors: {' '.join(str(error).split())}"
-            ) from None
-    else:
-        found = read_torch_file(path)
+    found = read_weights_file(path)
     for key in _NESTED:
         while isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
