@@ -14,6 +14,10 @@ from typing import Any
 from parallel.errors import ParallelError
 
 ENTRY_POINTS = "parallel_zoo.strategies"
+COMBINED = (
+    "ddp+tp",
+    "fsdp+tp",
+)  # of all that can be combined, those that are named wherever strategies are listed
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,7 @@ def resolve(spec: str) -> list[StrategyEntry]:
             near = difflib.get_close_matches(name.lower(), _ENTRIES, n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ParallelError(
-                f"unknown strategy {name!r}{hint} (known: {', '.join(_ENTRIES)}, and ddp+tp, fsdp+tp)"
+                f"unknown strategy {name!r}{hint} (known: {', '.join((*_ENTRIES, *COMBINED))})"
             )
     found = [_ENTRIES[name] for name in names]
     for entry in found:

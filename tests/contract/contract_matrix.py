@@ -23,7 +23,7 @@ from parallel import registry
 from parallel.testing import CASES
 
 PARTS = (1, 2)
-MIXED = ("ddp+tp", "fsdp+tp")  # the combinations that have a name of their own in the documents
+MIXED = registry.COMBINED
 CARRIED = ("accelerate-ddp", "fabric-ddp", "fabric-fsdp")  # by another engine: cells where that is installed
 
 

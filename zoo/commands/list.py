@@ -17,7 +17,7 @@ class ListConfig:
 
 
 def run(argv: list[str]) -> Outcome:
-    from parallel.registry import entries
+    from parallel.registry import COMBINED, entries
 
     from_flags(ListConfig, argv, prog="zoo list", description=SUMMARY)
     models = {name: registry.get(name).summary for name in registry.list_models()}
@@ -26,7 +26,7 @@ def run(argv: list[str]) -> Outcome:
     missing = {entry.name: entry.missing() for entry in found}
     usable = {name: summary for name, summary in strategies.items() if not missing[name]}
     lines = ["models:", *_table(models), "", "strategies (--parallel):", *_table(usable)]
-    lines += ["  and on two axes of ranks, one that splits the batch with tp: ddp+tp, fsdp+tp"]
+    lines += [f"  and one that splits the batch with tp, on two axes of ranks: {', '.join(COMBINED)}"]
     if any(missing.values()):
         lines += ["", "strategies that cannot run here:"]
         lines += _table({name: why for name, why in missing.items() if why})
