@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from parallel.collectives import Group, all_reduce, differentiable_sum
+from parallel.errors import ParallelError
+from parallel.loader import Loader, shares_of
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -76,6 +80,42 @@ def needs_two_rows(module: nn.Module) -> bool:
     """Whether one row alone has no variance."""
     vectors = isinstance(module, nn.BatchNorm1d) or (isinstance(module, SyncBatchNorm) and module.of_vectors)
     return vectors and module.training
+
+
+def refuse_single_rows(models: Sequence[nn.Module], loader: Loader, last: int, pieces: Sequence[int]) -> None:
+    """Raises before an epoch in which a BatchNorm would see one row, which has no variance.
+
+    Args:
+        last: rows of the epoch's last global batch.
+        pieces: into how many shares, parts of these and so on a batch falls that are normalised each by itself; none
+            where a batch is normalised as a whole.
+
+    Raises:
+        ParallelError: names the BatchNorm, and what to change.
+    """
+    if loader.batch_size == 1 and not loader.shuffle:
+        return
+    each = loader.samples >= loader.batch_size and 1 in _cut(loader.batch_size, pieces)
+    if not each and 1 not in _cut(last, pieces):
+        return
+    held = loader.batch_size if each else last
+    alone = "one row" if held == 1 else f"{held} rows, one of them alone on its rank or in its part"
+    other = "choose another" if each else "drop the last batch (drop_last) or choose another"
+    for model in models:
+        for name, module in model.named_modules():
+            if needs_two_rows(module):
+                raise ParallelError(
+                    f"{'each' if each else 'the last'} batch of an epoch holds {alone}, over which "
+                    f"BatchNorm ({name}) has no variance: {other} batch size"
+                )
+
+
+def _cut(rows: int, pieces: Sequence[int]) -> list[int]:
+    """How many rows lie in each piece."""
+    found = [rows]
+    for count in pieces:
+        found = [piece for whole in found for piece in shares_of(whole, count)]
+    return found
 
 
 def _synchronised(old: _BatchNorm, group: Group) -> SyncBatchNorm:

@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from parallel import rng
 from parallel.batch import Batch, Nest, map_nest
+from parallel.collectives import all_reduce
 from parallel.errors import ParallelError
+from parallel.mesh import World
 
 Sampler = Callable[[int], Tensor]
 
@@ -260,3 +262,21 @@ def _count_rows(nest: Nest) -> int:
     if len(counts) != 1:
         raise ParallelError(f"the data set's tensors differ in their number of rows: {sorted(counts)}")
     return counts.pop()
+
+
+def check_lengths(loader: Loader, world: World) -> None:
+    """Raises where ranks have other numbers of rows: they would wait for one another. A collective.
+
+    Raises:
+        ParallelError: names two ranks and their numbers.
+    """
+    found = torch.zeros(world.size, 2, dtype=torch.int64, device=world.device)
+    found[world.rank] = torch.tensor([loader.rows, loader.samples])
+    all_rows, all_samples = all_reduce(found, world.all).T.tolist()
+    for what, numbers in (("the data set has", all_rows), ("an epoch draws", all_samples)):
+        for rank, number in enumerate(numbers):
+            if number != numbers[0]:
+                raise ParallelError(
+                    f"{what} {numbers[0]} rows on rank 0 and {number} on rank {rank}: give every rank the whole of the "
+                    "same data set, of which the loader takes its share, and the same sampler"
+                )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from parallel import meta
 from parallel.accounting import Memory, Traffic, count_traffic, memory
 from parallel.batch import Batch, Nest, map_nest
-from parallel.batchnorm import has_batchnorm, needs_two_rows, synchronise_batchnorm
+from parallel.batchnorm import has_batchnorm, refuse_single_rows, synchronise_batchnorm
 from parallel.blocks import checkpoint_blocks, compile_blocks
 from parallel.checkpoint.contents import Contents
 from parallel.checkpoint.load import load as load_checkpoint
@@ -26,7 +26,7 @@ from parallel.ema import EMA
 from parallel.engine import Engine
 from parallel.errors import ParallelError
 from parallel.interface import Parallel, Precision, StepInfo
-from parallel.loader import Loader, shares_of
+from parallel.loader import Loader, check_lengths
 from parallel.mesh import World
 from parallel.net import Net
 from parallel.optimizer import Optimizer, Scaler
@@ -191,21 +191,8 @@ class Strategy(Parallel):
             workers=workers,
             before_epoch=self._check_tail,
         )
-        self._check_lengths(loader)
+        check_lengths(loader, self.world)
         return loader
-
-    def _check_lengths(self, loader: Loader) -> None:
-        """Ranks with other numbers of batches would wait for one another."""
-        found = torch.zeros(self.world_size, 2, dtype=torch.int64, device=self.device)
-        found[self.rank] = torch.tensor([loader.rows, loader.samples])
-        all_rows, all_samples = all_reduce(found, self.world.all).T.tolist()
-        for what, numbers in (("the data set has", all_rows), ("an epoch draws", all_samples)):
-            for rank, number in enumerate(numbers):
-                if number != numbers[0]:
-                    raise ParallelError(
-                        f"{what} {numbers[0]} rows on rank 0 and {number} on rank {rank}: give every rank the whole of the "
-                        "same data set, of which the loader takes its share, and the same sampler"
-                    )
 
     # One step
 
@@ -317,7 +304,7 @@ class Strategy(Parallel):
         return broadcast_object(value, self.world.all)
 
     def barrier(self) -> None:
-        if self.world.all is not None and dist.is_initialized():
+        if self.world.all is not None and dist.is_initialized():  # closed, there is nobody to wait for
             dist.barrier(group=self.world.all)
 
     # State
@@ -424,29 +411,8 @@ class Strategy(Parallel):
         return map_nest(move, nest)
 
     def _check_tail(self, loader: Loader, rows: int) -> None:
-        if loader.batch_size == 1 and not loader.shuffle:
-            return
-        each = loader.samples >= loader.batch_size and 1 in self._normalised_together(loader.batch_size)
-        if not each and 1 not in self._normalised_together(rows):
-            return
-        held = loader.batch_size if each else rows
-        alone = "one row" if held == 1 else f"{held} rows, one of them alone on its rank or in its part"
-        other = "choose another" if each else "drop the last batch (drop_last) or choose another"
-        for net in self._nets:
-            for name, module in net.module.named_modules():
-                if needs_two_rows(module):
-                    raise ParallelError(
-                        f"{'each' if each else 'the last'} batch of an epoch holds {alone}, over which "
-                        f"BatchNorm ({name}) has no variance: {other} batch size"
-                    )
-
-    def _normalised_together(self, rows: int) -> list[int]:
-        """Into how many rows each a BatchNorm sees a global batch fall: all of them, unless it is a local one."""
-        if not self.local_batchnorm:
-            return [rows]
-        shares = shares_of(rows, self.data_size)
-        parts = [part for own in shares for part in shares_of(own, self.accumulate)]
-        return [own for part in parts for own in shares_of(part, self.world.replicas)]
+        pieces = (self.data_size, self.accumulate, self.world.replicas) if self.local_batchnorm else ()
+        refuse_single_rows([net.module for net in self._nets], loader, rows, pieces)
 
     def _seed(self, loss: Tensor, opt: Optimizer) -> Tensor:
         """The gradient that backward starts from: undoes the engine's averaging and applies the loss scale."""
