@@ -269,21 +269,30 @@ class _Pair(nn.Module):
         self.d.up = self.g.up
 
 
-def _as_one(p: Parallel, steps: int) -> Trace:
-    torch.manual_seed(p.rank)
-    both: Any = p.wrap(_Pair())
-    opt = p.optimizer(both, torch.optim.Adam, lr=1e-2)
+def _step_of(p: Parallel, opt: Any, loss_of: Callable[[Batch], Tensor]) -> Callable[[Batch, Trace], Tensor]:
+    """A step by the sum of ``loss_of`` over the parts, divided by the global size."""
 
     def step(batch: Batch, trace: Trace) -> Tensor:
         total = torch.zeros(())
         for part in p.parts(batch):
-            loss = both.d(both.g(part.data)).square().sum() / batch.size
+            loss = loss_of(part) / batch.size
             p.backward(loss, opt)
             total = total + loss.detach()
         trace.norms.append(float(p.step(opt).grad_norm))
         return total
 
-    return train(p, noise(8), steps, step, {"both": both})
+    return step
+
+
+def _as_one(p: Parallel, steps: int) -> Trace:
+    torch.manual_seed(p.rank)
+    both: Any = p.wrap(_Pair())
+    opt = p.optimizer(both, torch.optim.Adam, lr=1e-2)
+
+    def loss(part: Batch) -> Tensor:
+        return both.d(both.g(part.data)).square().sum()
+
+    return train(p, noise(8), steps, _step_of(p, opt, loss), {"both": both})
 
 
 @pytest.mark.parametrize("layout", [Layout("fsdp", 2), Layout("ddp", 2)], ids=str)
@@ -354,21 +363,15 @@ def _changed_in_place(p: Parallel, steps: int) -> Trace:
     net: Any = p.wrap(Score(), nets.MLP_PLAN)
     opt = p.optimizer(net, torch.optim.Adam, lr=1e-2)
 
-    def step(batch: Batch, trace: Trace) -> Tensor:
-        total = torch.zeros(())
-        for part in p.parts(batch):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                first, second = net(part.data), net.score(part.data)
-            first += 1.0
-            second *= 2.0
-            loss = (first.square() + second.square()).sum() / batch.size
-            p.backward(loss, opt)
-            total = total + loss.detach()
-        trace.norms.append(float(p.step(opt).grad_norm))
-        return total
+    def loss(part: Batch) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            first, second = net(part.data), net.score(part.data)
+        first += 1.0
+        second *= 2.0
+        return (first.square() + second.square()).sum()
 
-    return train(p, noise(6), steps, step, {"net": net})
+    return train(p, noise(6), steps, _step_of(p, opt, loss), {"net": net})
 
 
 @pytest.mark.parametrize("layout", [Layout("fsdp", 2), Layout("zero2", 2)], ids=str)
