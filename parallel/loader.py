@@ -190,8 +190,14 @@ class Loader:
             pin_memory=self._device.type == "cuda",
             generator=torch.Generator(),  # so that the workers' base seed takes nothing from the global one
         )
-        for span, data in zip(spans, loader, strict=True):
-            yield self._batch(self._move(data), order, span)
+        rows = iter(loader)
+        try:
+            for span, data in zip(spans, rows, strict=True):
+                yield self._batch(self._move(data), order, span)
+        finally:
+            if self.workers:
+                # An error's traceback keeps the iterator, and left to the garbage collector it takes 5 s a worker.
+                rows._shutdown_workers()  # type: ignore[attr-defined]
 
 
 class _KeyedRows(Dataset[Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -209,6 +210,25 @@ def test_augmentation_is_keyed_by_the_sample(size: int, workers: int) -> None:
     assert (np.random.get_state(legacy=False)["state"]["key"] == state[2]).all()
     for key, batches in want.items():
         assert all(one.equal(other) for one, other in zip(batches, got[key], strict=True)), key
+
+
+class Torn(Dataset[Tensor]):
+    """One of its rows cannot be read."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 5:
+            raise OSError("row 5 is torn")
+        return torch.zeros(1)
+
+
+def test_an_error_in_a_worker_ends_the_workers() -> None:
+    """At once: the error, which somebody may keep, keeps torch's iterator, whose own end takes 5 s a worker."""
+    with pytest.raises(OSError, match="row 5 is torn") as kept:
+        list(loader(Torn(), 3, workers=2))
+    assert not multiprocessing.active_children(), kept
 
 
 def test_augmentation_differs_from_sample_to_sample_and_from_epoch_to_epoch() -> None:
