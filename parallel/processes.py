@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import pickle
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,7 +251,9 @@ def serve() -> None:
     faulthandler.enable()
     stack = (payload.parent / f"stack-{rank}").open("w")
     faulthandler.register(signal.SIGUSR2, file=stack, all_threads=True)
-    _end_with_parent(alive)
+    # Where multiprocessing keeps the sockets of this process and its children: gone with the folder if they are killed.
+    multiprocessing.current_process()._config["tempdir"] = str(payload.parent)  # type: ignore[attr-defined]
+    _end_with_parent(alive, payload.parent)
     error, text, value = b"", None, b""
     try:
         value = pickle.dumps(_work(payload, rank, size))
@@ -277,10 +281,11 @@ def _work(payload: Path, rank: int, size: int) -> Any:
     return values if rank == 0 else None
 
 
-def _end_with_parent(alive: int) -> None:
+def _end_with_parent(alive: int, folder: Path) -> None:
     def watch() -> None:
         with contextlib.suppress(OSError):
             os.read(alive, 1)
+        shutil.rmtree(folder, ignore_errors=True)  # there is no one else now
         os.killpg(0, signal.SIGKILL)  # this process leads its group, of what it has started
 
     threading.Thread(target=watch, daemon=True).start()

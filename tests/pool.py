@@ -66,10 +66,11 @@ class Pool:
         return [values[rank] for rank in range(n)]
 
     def close(self) -> None:
-        for process, connection in self._ranks:
+        for _, connection in self._ranks:
             connection.close()
-            process.terminate()
         for process, _ in self._ranks:
+            process.join(2.0)  # one that answers leaves by itself, and takes its temporary files along
+            process.terminate()
             process.join()
         self._ranks.clear()
 

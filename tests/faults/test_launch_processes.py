@@ -196,6 +196,7 @@ def test_a_closed_strategy_leaves_no_group_behind(spec: str, ranks: Pool) -> Non
     assert len({ranks.run(threads_after_a_case, spec, 2, case)[0] for case in cases}) == 1
 
 
+@pytest.mark.usefixtures("temporary")
 def test_ranks_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     """Killed, not asked: no handler runs, and the ranks see a pipe close."""
     code = (

@@ -33,6 +33,7 @@ def alive(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
+@pytest.mark.usefixtures("temporary")
 @pytest.mark.parametrize(
     "place", ["start", "step", pytest.param("evaluation", marks=pytest.mark.slow), "save"]
 )
@@ -50,6 +51,7 @@ def test_an_exception_anywhere_is_the_first_and_only_one(place: str, tmp_path: P
     assert ended(tmp_path)
 
 
+@pytest.mark.usefixtures("temporary")
 def test_a_killed_rank_is_named_with_the_last_steps(tmp_path: Path) -> None:
     with pytest.raises(
         RankError, match=r"^rank 1 of 2 was killed by SIGKILL .*\(steps finished: .*rank 1: 2\)"
@@ -59,6 +61,7 @@ def test_a_killed_rank_is_named_with_the_last_steps(tmp_path: Path) -> None:
     assert any(file.name.startswith("worker") for file in tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("temporary")
 def test_a_stuck_rank_is_named_with_its_stack(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"^rank 1 of 2 is stuck: rank 0 waited .*rank 1: 2\)") as caught:
         launch(job, "ddp", tmp_path, "step", "hang", nproc=2, timeout=4.0)
@@ -70,7 +73,7 @@ def test_a_stuck_rank_is_named_with_its_stack(tmp_path: Path) -> None:
 def test_a_rank_that_leaves_its_loop_early_ends_the_run(spec: str, tmp_path: Path) -> None:
     """The others' next collective fails, since the rank is gone; or they wait no longer than they are told to."""
     with pytest.raises(Exception, match=r"[Cc]onnection|[Tt]imed out|is stuck"):
-        launch(unequal, spec, tmp_path, "leaves", nproc=2, timeout=8.0)
+        launch(unequal, spec, tmp_path, "leaves", nproc=2, timeout=4.0)
     assert ended(tmp_path)
 
 
@@ -84,6 +87,7 @@ def test_ranks_with_other_data_are_refused_before_they_wait(
             ranks.run(unequal, spec, n, tmp_path, how)
 
 
+@pytest.mark.usefixtures("temporary")
 def test_a_run_leaves_no_process_port_or_shared_memory(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     assert launch(job, "ddp", tmp_path, "nowhere", "", 1, nproc=2) == 5

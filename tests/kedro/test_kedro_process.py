@@ -100,7 +100,10 @@ def test_the_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = f"from test_kedro_process import *; call('mine', linger, {str(note)!r})"
     path = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
-    parent = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path})
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = os.environ | {"PYTHONPATH": path, "TMPDIR": str(temporary)}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
     while not (note.exists() and note.read_text()):
         assert parent.poll() is None
         time.sleep(0.05)
@@ -112,3 +115,4 @@ def test_the_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     while Path(f"/proc/{process}").exists() and "(zombie)" not in Path(f"/proc/{process}/status").read_text():
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.05)
+    assert not list(temporary.iterdir())

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -92,7 +93,7 @@ def _run(payload: Path, result: Path, printed: Callable[[str], None]) -> int:
 def child() -> None:
     """The new process: does the work and leaves its outcome in a file."""
     payload, result = map(Path, sys.argv[1:])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(payload.parent,), daemon=True).start()
     error, text, value = b"", None, None
     try:
         function, args, entries = pickle.loads(payload.read_bytes())  # noqa: S301
@@ -108,7 +109,8 @@ def child() -> None:
     draft.rename(result)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     with contextlib.suppress(OSError):
         os.read(0, 1)
+    shutil.rmtree(folder, ignore_errors=True)  # there is no one else now
     os._exit(1)  # ranks end with this process
