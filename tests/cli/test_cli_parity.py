@@ -136,6 +136,7 @@ def test_help_shows_the_defaults_of_parity(capsys: pytest.CaptureFixture[str]) -
     assert "--out" not in shown
 
 
+@pytest.mark.slow  # tests/cli/test_cli_commands.py has a training under torchrun
 def test_under_torchrun_one_rank_prints(tmp_path: Path) -> None:
     path = os.pathsep.join(map(str, [ROOT, ROOT / "datasets", TOY_PACKAGE]))
     line = "parity toy --parallel ddp,fsdp --steps 3 --json"

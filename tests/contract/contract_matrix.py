@@ -4,7 +4,7 @@ A cell is a layout (strategy, ranks, parts), a case and a precision. A cell take
 and there are some 1,000, so the default run covers them in turns:
 
 - Every strategy x case once in fp64, which proves guarantee 1; ranks and parts take turns, so that every strategy meets
-  each pair of them. Every second of them in fp32 too, on the other number of ranks.
+  each pair of them. Every second of them in fp32 too, on the other number of ranks; every fourth where there is but one.
 - Lower precisions: every strategy once, on its largest number of ranks, the two precisions in turns.
 
 All other cells are marked ``slow``, and so are combinations that can be spelt and that no page names (zero1+tp, ...).
@@ -112,7 +112,7 @@ def cells() -> Iterator[Any]:
                     ranks = 2 + (number // 2 + (precision == "fp64")) % 2
                     turn &= batchnorm or layout.ranks in (4, ranks)
                     if precision == "fp32":
-                        turn &= (number + place) % 2 == 0
+                        turn &= (number + place) % (4 if layout.ranks == 4 else 2) == 0
                     default = turn and layout in LAYOUTS
                     yield pytest.param(
                         cell,

@@ -78,7 +78,7 @@ def steps_done(folder: str) -> int:
     ("number", "ranks"),
     [
         (signal.SIGTERM, ("--parallel", "ddp", "--nproc", 2)),
-        (signal.SIGINT, ()),
+        pytest.param(signal.SIGINT, (), marks=pytest.mark.slow),
     ],
 )
 def test_a_warning_saves_and_goes_on_and_a_signal_to_stop_finishes_the_step_and_saves(
@@ -157,13 +157,20 @@ def test_a_crash_restarts_from_the_last_checkpoint(
 
 
 def test_restarts_come_to_an_end(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import unlucky
+    begun: list[str | None] = []
 
-    monkeypatch.setenv("UNLUCKY", "/nowhere/happened")  # so that it happens each time
-    monkeypatch.setattr(train, "model_of", lambda *_: unlucky.ENTRY)
-    argv = ["train", "toy", "--steps", "9", "--data", "raise 2", "--out", "run", "--max-restarts", "1"]
-    assert main(argv) == 1
-    assert capfd.readouterr().err.count("restarts are left") == 1
+    def crash(main: object, config: Any, *args: object, **options: object) -> None:
+        begun.append(config.resume)
+        raise ArithmeticError("bad luck again")
+
+    monkeypatch.setattr(train, "on_ranks", crash)
+    assert main(["train", "toy", "--out", "run", "--max-restarts", "2"]) == 1
+    assert begun == [None, "", ""]
+    said = capfd.readouterr().err
+    assert [line.split("; ")[1] for line in said.splitlines() if "going on" in line] == [
+        "1 restarts are left",
+        "0 restarts are left",
+    ]
 
 
 @pytest.mark.parametrize(
