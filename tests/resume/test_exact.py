@@ -109,9 +109,10 @@ def test_bit_for_bit_in_new_processes(ranks: Pool, fresh: Pool, tmp_path: Path, 
     same_files(tmp_path / "end-False", tmp_path / "end-True")
 
 
-def test_bit_for_bit_with_worker_processes(tmp_path: Path) -> None:
-    unbroken = launch(job, "ddp", tmp_path, False, 1, nproc=2)
-    assert launch(job, "ddp", tmp_path, True, 2, nproc=2) == unbroken
+@pytest.mark.parametrize(("spec", "n"), [("single", 1), pytest.param("ddp", 2, marks=pytest.mark.slow)])
+def test_bit_for_bit_with_worker_processes(tmp_path: Path, spec: str, n: int) -> None:
+    unbroken = launch(job, spec, tmp_path, False, 1, nproc=n)
+    assert launch(job, spec, tmp_path, True, 2, nproc=n) == unbroken
     same_files(tmp_path / "end-False", tmp_path / "end-True")
 
 
