@@ -226,9 +226,10 @@ class Torn(Dataset[Tensor]):
 
 def test_an_error_in_a_worker_ends_the_workers() -> None:
     """At once: the error, which somebody may keep, keeps torch's iterator, whose own end takes 5 s a worker."""
+    before = multiprocessing.active_children()  # the pool's ranks
     with pytest.raises(OSError, match="row 5 is torn") as kept:
         list(loader(Torn(), 3, workers=2))
-    assert not multiprocessing.active_children(), kept
+    assert set(multiprocessing.active_children()) <= set(before), kept
 
 
 def test_augmentation_differs_from_sample_to_sample_and_from_epoch_to_epoch() -> None:
