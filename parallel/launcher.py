@@ -94,8 +94,8 @@ def launch(
     """Calls ``main(p, *args)`` on every rank and returns rank 0's value.
 
     Under torchrun or srun this process is a rank and joins the others. Otherwise one rank runs in place, and
-    several are started as new processes, that meet on a free port of the loopback interface; ``main`` and
-    ``args`` must pickle.
+    several are started as new processes, that meet in a file of the run's own; ``main`` and ``args`` must
+    pickle.
 
     Args:
         spec: a strategy's name, or two joined by "+".
