@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from parallel import launch_each, registry
 from parallel.testing import CASES, differences
@@ -75,7 +76,7 @@ def test_own_strategy_is_one_page() -> None:
 def test_both_loops_give_the_same_numbers(example: Any) -> None:
     loss, accuracy = example.plain()
     assert accuracy > 0.9
-    for found in launch_each(example.spread, ["ddp", "fsdp"], nproc=2):
+    for found in launch_each(example.spread, ["ddp", "fsdp"], nproc=3):
         assert found == pytest.approx((loss, accuracy), rel=1e-4)
 
 
@@ -135,3 +136,4 @@ def test_an_installed_strategy_and_model_are_the_commands_own(package: Path, tmp
     assert "wine" in [model["name"] for model in listed["models"]]
     assert found["passed"]
     assert found["strategies"][0]["traffic"]["all_reduce"]["calls"] == 1
+    assert not torch.distributed.is_initialized()
