@@ -34,6 +34,19 @@ class Pool:
             function: a module-level function of a test module.
             options: fields of :class:`parallel.launcher.Options`, such as ``precision="fp64"``.
         """
+        try:
+            return self._answers(function, spec, n, args, options)
+        except CaseError:
+            raise
+        except (
+            BaseException
+        ):  # as when the test's time is up: an answer that is to come is not the next case's
+            self.close()
+            raise
+
+    def _answers(
+        self, function: Callable[..., Any], spec: str, n: int, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> list[Any]:
         self._start(n)
         with tempfile.TemporaryDirectory() as folder:
             for rank in range(n):

@@ -131,25 +131,39 @@ def test_widths_that_the_ranks_do_not_divide(ranks: Pool) -> None:
 LONG = replace(SMALL, steps=10, epochs=None, filters=4, flip=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("few", [1, 2, 6])
-def test_every_strategy_for_ten_steps(ranks: Pool, few: int) -> None:
-    want = ranks.run(traced, "single", 1, LONG, few, precision="fp64")[0]
-    for spec, n in [*EACH, ("tp", 4), ("ddp", 3)]:
-        got = ranks.run(traced, spec, n, LONG, few, precision="fp64")[0]
-        assert not differences(want, got, "fp64"), spec
+@pytest.fixture(scope="module", params=[1, 2, 6])
+def ten_steps(ranks: Pool, request: pytest.FixtureRequest) -> tuple[int, Trace]:
+    return request.param, ranks.run(traced, "single", 1, LONG, request.param, precision="fp64")[0]
 
 
 @pytest.mark.slow
-def test_every_strategy_in_two_parts(ranks: Pool) -> None:
-    config = replace(LONG, steps=4, batch_size=8, image_size=64, local_batchnorm=True)
-    how = {"precision": "fp64", "local_batchnorm": True}
-    want = {parts: ranks.run(traced, "single", 1, config, accumulate=parts, **how)[0] for parts in (2, 4, 8)}
-    for spec, n in EACH:
-        n = 2 if n == 3 else n  # which divides the batch
-        shares = {"tp": 1, "ddp+tp": 2, "fsdp+tp": 2}.get(spec, n)
-        got = ranks.run(traced, spec, n, config, accumulate=2, **how)[0]
-        assert not differences(trained(want[2 * shares]), trained(got), "fp64"), spec
+@pytest.mark.parametrize(("spec", "n"), [*EACH, ("tp", 4), ("ddp", 3)])
+def test_every_strategy_for_ten_steps(ranks: Pool, ten_steps: tuple[int, Trace], spec: str, n: int) -> None:
+    few, want = ten_steps
+    got = ranks.run(traced, spec, n, LONG, few, precision="fp64")[0]
+    assert not differences(want, got, "fp64")
+
+
+PARTS = replace(LONG, steps=4, batch_size=8, image_size=64, local_batchnorm=True)
+BY_PARTS: dict[str, Any] = {"precision": "fp64", "local_batchnorm": True}
+
+
+@pytest.fixture(scope="module")
+def in_parts(ranks: Pool) -> dict[int, Trace]:
+    """One process's run in 2, 4 and 8 parts."""
+    return {
+        parts: ranks.run(traced, "single", 1, PARTS, accumulate=parts, **BY_PARTS)[0] for parts in (2, 4, 8)
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "n"), [(spec, 2 if n == 3 else n) for spec, n in EACH]
+)  # which divides the batch
+def test_every_strategy_in_two_parts(ranks: Pool, in_parts: dict[int, Trace], spec: str, n: int) -> None:
+    shares = {"tp": 1, "ddp+tp": 2, "fsdp+tp": 2}.get(spec, n)
+    got = ranks.run(traced, spec, n, PARTS, accumulate=2, **BY_PARTS)[0]
+    assert not differences(trained(in_parts[2 * shares]), trained(got), "fp64")
 
 
 @pytest.mark.slow
