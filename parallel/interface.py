@@ -157,6 +157,14 @@ class Parallel(ABC):
         """
 
     @abstractmethod
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Within it a loader raises ``StoppedError``, on all ranks after the same batch, once a signal asks to stop.
+
+        For an evaluation, whose rows may be many more than a step's; the next :meth:`notice` says which signal it was.
+        Nothing is heard, so nothing raised, before the first :meth:`notice`.
+        """
+
+    @abstractmethod
     def frozen(self, *nets: nn.Module) -> AbstractContextManager[None]:
         """Within it these nets pass gradients through, and get none."""
 

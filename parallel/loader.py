@@ -44,6 +44,7 @@ class Loader:
         batch_size: rows of a global batch; the last of an epoch may hold fewer.
         move: puts a nest of this rank's rows on its device, in its precision.
         before_epoch: called with (this loader, rows of the last batch) before the first batch of each epoch.
+        after_batch: called when the next batch is asked for, or the end of the epoch.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Loader:
         drop_last: bool = False,
         workers: int = 0,
         before_epoch: Callable[[Loader, int], None] | None = None,
+        after_batch: Callable[[], None] | None = None,
     ) -> None:
         if batch_size < 1:
             raise ParallelError(f"batch_size is {batch_size}; it must be at least 1")
@@ -79,6 +81,7 @@ class Loader:
         self._move, self._device = move, device
         self._positions: dict[tuple[int, int], Tensor] = {}
         self._before_epoch = before_epoch
+        self._after_batch = after_batch
         self._tensors = not isinstance(dataset, Dataset) and _is_nest_of_tensors(dataset)
         self.rows = _count_rows(dataset) if self._tensors else len(dataset)
         self._resume = False
@@ -145,6 +148,8 @@ class Loader:
         for batch in batches:
             self.batches_done += 1
             yield batch
+            if self._after_batch is not None:
+                self._after_batch()
 
     def _spans(self, order: Tensor, first: int) -> Iterator[tuple[int, int, int, int]]:
         """(number, global rows, start, stop) of each batch: this rank's rows are order[start:stop]."""

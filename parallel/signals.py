@@ -39,6 +39,10 @@ class Notice:
     seconds: float = 0.0
 
 
+class StoppedError(Exception):
+    """A signal asks the run to stop; raised on every rank after the same batch of an evaluation, which is left."""
+
+
 def in_main_thread() -> bool:
     """Python lets no other thread set a signal's handler."""
     return threading.current_thread() is threading.main_thread()
@@ -88,6 +92,10 @@ class Agreement:
         self._begun = self._last = time.monotonic()
         self._interval = self._left = 1
         self._seconds = 0.0
+
+    def hurry(self) -> None:
+        """The next step asks the other ranks. Called on all of them."""
+        self._interval = self._left = 1
 
     def notice(self) -> Notice:
         """Called once a step by every rank."""

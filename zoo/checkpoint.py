@@ -155,14 +155,16 @@ def extra_of(
     description: Mapping[str, Any],
     metrics: Mapping[str, float] | None = None,
     best: Mapping[str, Any] | None = None,
+    evaluation_due: bool = False,
 ) -> dict[str, Any]:
     """What a checkpoint's manifest holds for :func:`read_checkpoint`, and for training on from it.
 
     Args:
         metrics: of an evaluation after this very step. best: the best evaluation so far.
+        evaluation_due: there is to be one after this step, and it was interrupted.
     """
     needed = dict(zip(EXTRA, (model, step, to_dict(config), dict(description)), strict=True))
-    return finite({**needed, "metrics": dict(metrics or {}), "best": best})
+    return finite({**needed, "metrics": dict(metrics or {}), "best": best, "evaluation_due": evaluation_due})
 
 
 def finite(value: Any) -> Any:

@@ -31,10 +31,11 @@ class SaveError(RuntimeError):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a training begins: steps done already, and the best evaluation of them."""
+    """Where a training begins: steps done already, the best evaluation of them, whether one is still to come."""
 
     step: int = 0
     best: Record | None = None
+    evaluation_due: bool = False
 
 
 class Keeper:
@@ -49,9 +50,14 @@ class Keeper:
         return False
 
     def save(
-        self, trainer: Trainer[Any], step: int, metrics: Mapping[str, float], best: Record | None
+        self,
+        trainer: Trainer[Any],
+        step: int,
+        metrics: Mapping[str, float],
+        best: Record | None,
+        evaluation_due: bool,
     ) -> None:
-        """Saves."""
+        """Saves; ``evaluation_due`` if the one after this step was interrupted, so that a run from here makes it."""
 
     @property
     def stop(self) -> int:
@@ -102,7 +108,7 @@ class FolderKeeper(Keeper):
                 problem = error
                 break
             best = extra["best"]
-            start = Start(extra["step"], Record(**best) if best else None)
+            start = Start(extra["step"], Record(**best) if best else None, extra.get("evaluation_due", False))
             self._best = start.best.step if start.best else None
             self.last = source
             if self.p.is_main:
@@ -133,7 +139,12 @@ class FolderKeeper(Keeper):
         return self._notice.stop if self._notice is not None else 0
 
     def save(
-        self, trainer: Trainer[Any], step: int, metrics: Mapping[str, float], best: Record | None
+        self,
+        trainer: Trainer[Any],
+        step: int,
+        metrics: Mapping[str, float],
+        best: Record | None,
+        evaluation_due: bool,
     ) -> None:
         if self.folder is None:
             self.folder = self.p.broadcast(self.recorder.folder if self.recorder else None)
@@ -145,7 +156,13 @@ class FolderKeeper(Keeper):
         if self.p.is_main and is_complete(target):  # left by a run that got further, and was found damaged
             clear(target)
         extra = extra_of(
-            self.model, step, self.config, trainer.describe(), metrics, best.to_dict() if best else None
+            self.model,
+            step,
+            self.config,
+            trainer.describe(),
+            metrics,
+            best.to_dict() if best else None,
+            evaluation_due,
         )
         try:
             self.p.save(target, **state_of(trainer), extra=extra, background=self.config.async_save)

@@ -28,8 +28,11 @@ class Record:
 class Recorder:
     """Called by :func:`zoo.trainer.fit` on the rank that has it, in this order; none of it is collective."""
 
-    def begin(self, steps: int, steps_per_epoch: int, done: int = 0) -> None:
-        """The data is read and the model built; the run has ``steps``, of which ``done`` are done already."""
+    def begin(self, steps: int, steps_per_epoch: int, done: int = 0, evaluation_due: bool = False) -> None:
+        """The data is read and the model built; the run has ``steps``, of which ``done`` are done already.
+
+        ``evaluation_due``: it begins with the evaluation after those.
+        """
 
     def tick(self, step: int) -> None:
         """Called every step, so it must cost next to nothing."""

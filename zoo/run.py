@@ -42,6 +42,7 @@ log = logging.getLogger("zoo")
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
+_EVAL = "eval_"  # before the names of an evaluation's metrics, among a step's
 CONFIG, METRICS, LOG, REPORT = "config.yaml", "metrics.jsonl", "log.txt", "report"
 
 
@@ -137,14 +138,20 @@ def _make(folder: Path, exist_ok: bool = False) -> None:
         raise InputError(f"--out {folder}: cannot be made: {error.strerror}") from None
 
 
-def keep_metrics(file: Path, steps: int) -> None:
-    """Drops the lines of later steps, which will be done again, and one that was being written."""
+def keep_metrics(file: Path, steps: int, evaluation_due: bool = False) -> None:
+    """Drops the lines of later steps, which will be done again, and one that was being written.
+
+    ``evaluation_due``: the evaluation after ``steps`` will be done again too.
+    """
     if not file.exists():
         return
     kept = []
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n") and json.loads(line)["step"] <= steps:
-            kept.append(line)
+        if not line.endswith("\n") or (values := json.loads(line))["step"] > steps:
+            continue
+        if evaluation_due and values["step"] == steps and any(name.startswith(_EVAL) for name in values):
+            continue
+        kept.append(line)
     draft = file.with_suffix(".draft")
     draft.write_text("".join(kept), encoding="utf-8")
     draft.replace(file)
@@ -204,7 +211,7 @@ class RunRecorder(Recorder):
             self._log.line(f"stopped by {type(error).__name__} {error}".rstrip())
         self._stack.close()
 
-    def begin(self, steps: int, steps_per_epoch: int, done: int = 0) -> None:
+    def begin(self, steps: int, steps_per_epoch: int, done: int = 0, evaluation_due: bool = False) -> None:
         out = self.config.out
         goes_on = self.config.resume is not None and out is not None and (out / CONFIG).exists()
         if goes_on:
@@ -219,7 +226,7 @@ class RunRecorder(Recorder):
         options.truncate(0)
         options.write(to_yaml(replace(self.config, resume=None), self.model))
         options.flush()
-        keep_metrics(folder / METRICS, done)
+        keep_metrics(folder / METRICS, done, evaluation_due)
         self._metrics = self._stack.enter_context((self.folder / METRICS).open(mode, encoding="utf-8"))
         self._log.open(self._stack.enter_context((self.folder / LOG).open(mode, encoding="utf-8")))
         log.info("%s: %s; %d steps, %d an epoch", self.model, self._ranks, steps, steps_per_epoch)
@@ -244,7 +251,7 @@ class RunRecorder(Recorder):
             log.info("trained %d steps in %.1f s", self._total, time.monotonic() - self._begun)
 
     def evaluation(self, record: Record) -> None:
-        values = {f"eval_{name}": value for name, value in record.values.items()}
+        values = {f"{_EVAL}{name}": value for name, value in record.values.items()}
         self._write([{"step": record.step, "epoch": record.epoch, **values}])
         log.info("evaluation after step %d: %s", record.step, shown_numbers(record.values))
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from parallel.interface import Parallel, StepInfo
+from parallel.signals import StoppedError
 from zoo.config import TrainConfig
 from zoo.keeper import Keeper
 from zoo.picture import Picture
@@ -154,7 +155,7 @@ class Fitted:
         steps: optimizer steps of the run.
         evaluation: the last one, of the final weights.
         best: the best evaluation, by the trainer's ``best_metric``, where it has one.
-        stopped: the number of the signal that ended it before its last step, or 0.
+        stopped: the number of the signal that ended it before its last step or evaluation, or 0.
     """
 
     steps: int
@@ -179,19 +180,35 @@ def fit(trainer: Trainer[Any], recorder: Recorder | None = None, keeper: Keeper 
     step, best = start.step, start.best
     per_epoch = len(trainer.train)
     total = config.total_steps(per_epoch)
-    recorder.begin(total, per_epoch, step)
+    recorder.begin(total, per_epoch, step, start.evaluation_due)
     pending: list[tuple[int, int, Numbers]] = []  # step, epoch, numbers still on the device
     evaluation: Evaluation | None = None
+    is_due = False  # an evaluation that a signal has interrupted
 
     def tell() -> None:
         if pending:
             recorder.steps(_summed(p, pending))
             pending.clear()
 
+    def measure(step: int, epoch: int) -> tuple[Evaluation | None, bool]:
+        """Evaluates; whether this is the best so far."""
+        nonlocal best
+        found = evaluate(trainer)
+        if found is None:
+            return None, False
+        record = Record(step, epoch, found.metrics)
+        recorder.evaluation(record)
+        best = _better(trainer, best, record)
+        return found, best is record
+
     if step == 0 and trainer.evaluates_start:
         untrained = evaluate(trainer)
         if untrained is not None:
             recorder.evaluation(Record(0, 0, untrained.metrics))
+    if start.evaluation_due:
+        epoch = trainer.train.epoch + 1
+        evaluation, improved = measure(step, epoch)
+        keeper.due(step, epoch, False, improved)  # it is saved already; the best is to stay
 
     for batch in _batches(trainer.train, total - step):
         numbers = trainer.step(batch)
@@ -203,22 +220,21 @@ def fit(trainer: Trainer[Any], recorder: Recorder | None = None, keeper: Keeper 
         evaluation, improved = None, False
         if step == total or (ends_epoch and config.eval_every and epoch % config.eval_every == 0):
             tell()
-            evaluation = evaluate(trainer)
-            if evaluation is not None:
-                record = Record(step, epoch, evaluation.metrics)
-                recorder.evaluation(record)
-                best = _better(trainer, best, record)
-                improved = best is record
+            try:
+                with p.interruptible():
+                    evaluation, improved = measure(step, epoch)
+            except StoppedError:
+                is_due = True
         elif len(pending) == config.log_every:
             tell()
         if keeper.due(step, epoch, ends_epoch, improved) or step == total:
             tell()  # a run that goes on from here has the numbers up to here
-            keeper.save(trainer, step, evaluation.metrics if evaluation else {}, best)
+            keeper.save(trainer, step, evaluation.metrics if evaluation else {}, best, is_due)
         if keeper.stop:
             break
     if evaluation is None and step == total == start.step:  # the run was done already
         evaluation = evaluate(trainer)
-    return Fitted(step, evaluation, best, keeper.stop if step < total else 0)
+    return Fitted(step, evaluation, best, keeper.stop if step < total or is_due else 0)
 
 
 def _batches(loader: Loader, count: int) -> Iterator[Batch]:

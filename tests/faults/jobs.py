@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from parallel.interface import Parallel
 from parallel.plan import Plan
+from parallel.signals import StoppedError
 
 
 class Rows(Dataset[Tensor]):
@@ -115,3 +116,24 @@ def unequal(p: Parallel, folder: Path, how: str) -> int:
         p.step(opt)
         steps += 1
     return steps
+
+
+def interrupted(p: Parallel, number: signal.Signals) -> tuple[int, int, bool]:
+    """An evaluation in whose second batch the last rank gets a signal.
+
+    Returns:
+        how many of its 8 batches were seen, what the next notice says to stop, whether one of the next says to save.
+    """
+    p.notice()
+    seen = 0
+    try:
+        with p.interruptible():
+            for _ in p.loader(Rows(), 5):
+                seen += 1
+                if seen == 1:
+                    time.sleep(0.5)  # so slow that the ranks ask one another after each
+                elif seen == 2 and p.rank == p.world_size - 1:
+                    os.kill(os.getpid(), number)
+    except StoppedError:
+        pass
+    return seen, p.notice().stop, any(p.notice().save for _ in range(100))

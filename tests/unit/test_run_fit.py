@@ -35,7 +35,7 @@ class Heard(Recorder):
         self.records: list[Record] = []
         self.evaluations: list[Record] = []
 
-    def begin(self, steps: int, steps_per_epoch: int, done: int = 0) -> None:
+    def begin(self, steps: int, steps_per_epoch: int, done: int = 0, evaluation_due: bool = False) -> None:
         self.begun.append((steps, steps_per_epoch))
 
     def tick(self, step: int) -> None:
