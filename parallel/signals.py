@@ -81,7 +81,8 @@ class Agreement:
     """Brings what single ranks heard to all of them at the same step, at the price of a small all-reduce now and then.
 
     The ranks must agree on when to ask one another, and clocks differ: so each agreement also settles, from the slowest
-    rank's time a step, after how many steps the next one is.
+    rank's time a step, after how many steps the next one is: twice as many as before at the most, since steps may become
+    slower than they were.
     """
 
     def __init__(self, signals: Signals, group: Group, device: torch.device, is_first: bool) -> None:
@@ -89,7 +90,8 @@ class Agreement:
         self._group = group
         self._device = device
         self._is_first = is_first
-        self._begun = self._last = time.monotonic()
+        self._begun = time.monotonic()
+        self._last: float | None = None  # the last agreement; before the first no step's time is known
         self._interval = self._left = 1
         self._seconds = 0.0
 
@@ -103,14 +105,15 @@ class Agreement:
         if self._left:
             return Notice(seconds=self._seconds)
         now = time.monotonic()
-        a_step = (now - self._last) / self._interval
+        a_step = _BETWEEN if self._last is None else (now - self._last) / self._interval
         stop, save, slowest, self._seconds = self._highest(
             [self._signals.stop, self._signals.save, a_step, now - self._begun if self._is_first else 0.0]
         )
         if save:
             self._signals.save = False
         self._last = now
-        self._interval = self._left = int(min(max(_BETWEEN / max(slowest, 1e-9), 1), _MOST_STEPS))
+        wanted = int(_BETWEEN / max(slowest, 1e-9))
+        self._interval = self._left = max(1, min(wanted, 2 * self._interval, _MOST_STEPS))
         return Notice(int(stop), bool(save), self._seconds)
 
     def _highest(self, values: list[float]) -> list[float]:
