@@ -13,7 +13,7 @@ from parallel import registry
 from parallel.adapters import config as engine_configs
 from parallel.adapters.config import EngineConfig
 from parallel.errors import ParallelError
-from parallel.processes import Ranks
+from parallel.processes import Ranks, refuse_within_main
 
 if TYPE_CHECKING:
     from parallel.interface import Parallel
@@ -250,6 +250,7 @@ def _run_turns(
 
         # Leaves the traceback where torchrun's agent looks for the first failure.
         return record(take_part)(main, args, turns, place)  # type: ignore[return-value]
+    refuse_within_main()
     size = max((turn.size for turn in turns), default=1)
     if place is None and (size > 1 or not in_place):
         return Ranks(size).run((main, args, turns))

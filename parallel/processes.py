@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import multiprocessing
 import os
 import pickle
@@ -29,7 +30,10 @@ from parallel.progress import read_progress
 from parallel.signals import SAVE, STOP, in_main_thread
 
 _GRACE = 3.0  # seconds that a process has to end after its report
+_MAINS = ("init_main_from_name", "init_main_from_path")  # where multiprocessing says what __main__ is to be
 _SETTLE = 0.5  # seconds after the first failure in which others may turn out to be its cause
+
+_importing_main = False  # this process is a rank that imports the script that launched it
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,13 @@ class Ranks:
             what the first failing rank raised, or RankError; every rank has ended by then.
         """
         # Keys that multiprocessing's own children get, so that a function of a script's __main__ unpickles there.
-        wanted = ("sys_path", "sys_argv", "orig_dir", "dir", "init_main_from_name", "init_main_from_path")
+        wanted = ("sys_path", "sys_argv", "orig_dir", "dir", *_MAINS)
         data = spawn.get_preparation_data("rank")
         prepared = {key: data[key] for key in wanted if key in data}
+        if not os.path.isfile(prepared.get("init_main_from_path", __file__)):  # "<stdin>"
+            del prepared["init_main_from_path"]
         try:
-            packed = pickle.dumps((registry.entries(), *work))
+            packed = _packed((registry.entries(), *work), has_main=len(prepared.keys() & _MAINS) > 0)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ParallelError(
                 f"the function to launch and its arguments must pickle, since {self.size} new processes run them: "
@@ -244,6 +250,44 @@ class Ranks:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def _packed(work: Any, has_main: bool) -> bytes:
+    """The work as a pickle; ``has_main`` if the ranks can import this process's ``__main__``.
+
+    Raises:
+        ParallelError: it refers to what only this process has.
+    """
+
+    class Packer(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if (
+                not has_main
+                and getattr(value, "__module__", None) == "__main__"
+                and hasattr(value, "__qualname__")
+            ):
+                raise ParallelError(
+                    f"{value.__qualname__} is of a notebook, or of no file, and each rank must import it: put it in a "
+                    "module, or train on one rank, in place"
+                )
+            return NotImplemented
+
+    buffer = io.BytesIO()
+    Packer(buffer).dump(work)
+    return buffer.getvalue()
+
+
+def refuse_within_main() -> None:
+    """Called by every launch.
+
+    Raises:
+        ParallelError: a rank is importing the script that launched it, which launches again.
+    """
+    if _importing_main:
+        raise ParallelError(
+            "each rank imports the script that launches it, and this one launches when it is imported: put what starts "
+            'it below `if __name__ == "__main__":`'
+        )
+
+
 def serve() -> None:
     """A rank's process: runs the work, reports the outcome, ends."""
     payload, rank, size, alive, report = Path(sys.argv[1]), *(int(word) for word in sys.argv[2:6])
@@ -273,8 +317,11 @@ def serve() -> None:
 def _work(payload: Path, rank: int, size: int) -> Any:
     from parallel.launcher import Place, take_part
 
+    global _importing_main
     prepared, packed = pickle.loads(payload.read_bytes())
+    _importing_main = True
     spawn.prepare(prepared)
+    _importing_main = False
     entries, main, args, turns = pickle.loads(packed)
     registry.adopt(entries)
     values = take_part(main, args, turns, Place(rank, size, rank, f"file:{payload.parent}", 0, "launch"))

@@ -115,6 +115,39 @@ def test_a_number_of_ranks_against_a_launchers(monkeypatch: pytest.MonkeyPatch) 
         launch(look, "single")
 
 
+SCRIPT = """
+from parallel import launch
+
+def size(p):
+    return p.world_size
+
+print(launch(size, "ddp", nproc=2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "file",
+            'this one launches when it is imported: put what starts it below `if __name__ == "__main__":`',
+        ),
+        ("-c", "size is of a notebook, or of no file, and each rank must import it: put it in a module"),
+        ("-", "size is of a notebook, or of no file, and each rank must import it: put it in a module"),
+    ],
+)
+def test_a_script_that_the_ranks_cannot_import(how: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    argv = {"file": ["script.py"], "-c": ["-c", SCRIPT], "-": ["-"]}[how]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "datasets")])}
+    done = subprocess.run(
+        [sys.executable, *argv], cwd=tmp_path, env=environment, input=SCRIPT, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 1
+    raised = next(line for line in done.stderr.splitlines() if line.startswith("parallel.errors"))
+    assert raised.startswith("parallel.errors.ParallelError: ") and said in raised
+
+
 # What a rank says that cannot be said
 
 
