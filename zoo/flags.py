@@ -24,6 +24,7 @@ def from_flags(
     config_file: bool = False,
     model: str = "",
     defaults: Mapping[str, Any] | None = None,
+    defaults_file: Path | None = None,
     without: Sequence[str] = (),
 ) -> C:
     """A config from command-line arguments; ``--help`` prints and exits.
@@ -36,6 +37,7 @@ def from_flags(
         config_file: adds ``--config FILE``, a YAML file of options; flags overrule it.
         model: see :func:`from_dict`.
         defaults: values of fields that are not given, in place of the dataclass's own.
+        defaults_file: where they were read, for messages about them.
         without: fields that the command has no use for, so that they are no flags.
 
     Raises:
@@ -47,6 +49,8 @@ def from_flags(
     given.pop("json", None)  # for the caller, who looks for it in argv
     file = given.pop("config", None)
     layers = [Layer(dict(defaults), flag)]
+    if defaults_file is not None:
+        layers = [dict_layer(cls, defaults, str(defaults_file), model)]
     if file is not None:
         layers.append(dict_layer(cls, read_yaml(Path(file)), file, model))
     layers.append(Layer(given, lambda field: (positionals or {}).get(field, flag(field))))
@@ -103,7 +107,8 @@ def _flag_parser(
         default = defaults.get(field.name, getattr(cls, f"default_{field.name}", field.default))
         options: dict[str, Any] = {"help": texts.get(field.name, "") + _shown(default)}
         if typing.get_origin(hint) in (tuple, list):
-            options["nargs"] = "+"
+            # A flag that is given again adds to those before it, where others take their place.
+            options |= {"nargs": "+", "action": "extend"}
         if "alone" in field.metadata:  # the value of a flag that is given without one
             options |= {"nargs": "?", "const": field.metadata["alone"]}
         if field.name in positionals:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel.checkpoint import is_complete
-from zoo.checkpoint import checkpoints_of, read_checkpoint
+from zoo.checkpoint import MANIFEST, checkpoints_of, read_checkpoint
 from zoo.config import OptionError, require
 from zoo.fill import MODEL_KEY, read_yaml, to_dict
 from zoo.run import CONFIG
@@ -22,13 +22,14 @@ class GoingOn:
 
     Attributes:
         source: what was asked for. model: whose run it is, None where that is not written down.
-        kept: its options, which count where others are not given.
+        kept: its options, which count where others are not given. file: where they were read.
         out: the run directory to write, None for a new one. in_place: it is the run's own.
     """
 
     source: Path
     model: str | None
     kept: Mapping[str, Any]
+    file: Path
     out: Path | None
     in_place: bool
 
@@ -66,9 +67,10 @@ def going_on(resume: str | None, out: Path | None) -> GoingOn | None:
         return _of_run(source, run, out or run)
     require(is_checkpoint, "resume", f"{source}: no run, nor a checkpoint of one")
     checkpoint = read_checkpoint(source)  # kept apart from its run
-    return GoingOn(source, checkpoint.entry.name, to_dict(checkpoint.config), out, in_place=False)
+    kept = to_dict(checkpoint.config)
+    return GoingOn(source, checkpoint.entry.name, kept, source / MANIFEST, out, in_place=False)
 
 
 def _of_run(source: Path, run: Path, out: Path) -> GoingOn:
     kept = read_yaml(run / CONFIG)
-    return GoingOn(source, kept.pop(MODEL_KEY, None), kept, out, in_place=out == run)
+    return GoingOn(source, kept.pop(MODEL_KEY, None), kept, run / CONFIG, out, in_place=out == run)

@@ -103,7 +103,9 @@ def check_free(folder: Path | None) -> None:
     if not folder.is_dir():
         raise InputError(f"--out {folder}: is a file; give a folder that is new or empty")
     if (folder / CONFIG).exists():
-        raise InputError(f"--out {folder}: holds another run; give a folder that is new or empty")
+        raise InputError(
+            f"--out {folder}: holds another run; --resume goes on with it, or give a folder that is new or empty"
+        )
     if any(folder.iterdir()):
         raise InputError(f"--out {folder}: is not empty; give a folder that is new or empty")
 
@@ -142,16 +144,28 @@ def keep_metrics(file: Path, steps: int, evaluation_due: bool = False) -> None:
     """Drops the lines of later steps, which will be done again, and one that was being written.
 
     ``evaluation_due``: the evaluation after ``steps`` will be done again too.
+
+    Raises:
+        InputError: a line is not what a run writes.
     """
     if not file.exists():
         return
+    evaluates_again = (
+        evaluation_due or steps == 0
+    )  # a run that begins again evaluates before its first step again
     kept = []
-    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n") or (values := json.loads(line))["step"] > steps:
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
             continue
-        if evaluation_due and values["step"] == steps and any(name.startswith(_EVAL) for name in values):
-            continue
-        kept.append(line)
+        try:
+            values = json.loads(line)
+            again = values["step"] > steps or (
+                values["step"] == steps and evaluates_again and any(name.startswith(_EVAL) for name in values)
+            )
+        except (ValueError, TypeError, KeyError):
+            raise InputError(f"{file}, line {number}: is no record of a step; remove the line") from None
+        if not again:
+            kept.append(line)
     draft = file.with_suffix(".draft")
     draft.write_text("".join(kept), encoding="utf-8")
     draft.replace(file)

@@ -55,6 +55,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("convert mine.csv", "--model is missing"),
         ("convert mine.csv --model toi", "unknown model 'toi'; did you mean toy?"),
         ("convert none.pth --model toy", "none.pth: no such file"),
+        ("convert full --model toy", "full: is a directory, and a file is needed"),
+        ("checkpoints full", "full: holds no run; give a run directory or a checkpoint in it"),
         (
             "convert mine.csv --model toy --to full",
             "--to full: exists already; give a folder that is new or empty",

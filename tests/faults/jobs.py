@@ -136,4 +136,5 @@ def interrupted(p: Parallel, number: signal.Signals) -> tuple[int, int, bool]:
                     os.kill(os.getpid(), number)
     except StoppedError:
         pass
-    return seen, p.notice().stop, any(p.notice().save for _ in range(100))
+    first = p.notice()
+    return seen, first.stop, first.save or any(p.notice().save for _ in range(100))

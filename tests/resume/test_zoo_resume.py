@@ -259,6 +259,27 @@ def test_an_earlier_checkpoint_needs_a_directory_of_its_own(capsys: pytest.Captu
     assert "which batch_size 5 does not divide" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("bogus: 1", "unknown key 'bogus'"),
+        ("batch_size: abc", "key batch_size: must be a whole number, not 'abc'"),
+    ],
+)
+def test_options_of_a_run_that_were_changed_by_hand(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("train", "toy", "--steps", 2, "--out", "run")
+    file = Path("run/config.yaml")
+    kept = [x for x in file.read_text().splitlines() if not x.startswith(line.split(":")[0])]
+    file.write_text("\n".join([*kept, line]))
+    capsys.readouterr()
+    assert main(["train", "toy", "--resume", "run", "--steps", "4"]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"zoo: run/config.yaml{': ' if 'unknown' in said else ', '}{said}"
+    )
+
+
 def test_weights_are_read_by_plain_torch(unbroken: Path) -> None:
     from safetensors.torch import load_file
     from toy_trainer import ToyLine

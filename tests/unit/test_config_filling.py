@@ -267,6 +267,14 @@ def test_required_options_and_positionals() -> None:
         from_dict(RunConfig, {})
 
 
+def test_a_flag_of_several_values_given_again_adds_to_them(tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("sizes: [7]")
+    assert flags("--sizes", "1", "2", "--width", "3", "--sizes", "4").sizes == (1, 2, 4)
+    assert flags("--config", str(file), "--sizes", "1", "--sizes", "2").sizes == (1, 2)
+    assert flags("--width", "3", "--width", "4").width == 4
+
+
 def test_short_flags_and_keywords_as_names() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Sample(SampleConfig):

@@ -28,7 +28,7 @@ from parallel import Parallel, launch
 from zoo.checkpoint import find_checkpoint, read_checkpoint
 from zoo.fill import from_yaml
 from zoo.recorder import Record
-from zoo.run import RunRecorder, check_free, create_folder, to_json, train
+from zoo.run import RunRecorder, check_free, create_folder, keep_metrics, to_json, train
 from zoo_datasets.errors import InputError
 
 TOY_PACKAGE = Path(__file__).parents[1] / "toy_package"
@@ -124,10 +124,11 @@ def test_nothing_is_written_over() -> None:
     Path("other/notes.txt").write_text("mine")
     Path("run").mkdir()
     Path("run/config.yaml").write_text("model: toy")
-    for name, said in {"file": "is a file", "other": "is not empty", "run": "holds another run"}.items():
+    said_of_run = "holds another run; --resume goes on with it, or"
+    for name, said in {"file": "is a file;", "other": "is not empty;", "run": said_of_run}.items():
         for refuse in (check_free, lambda folder: create_folder(folder, "toy")):
             with pytest.raises(
-                InputError, match=rf"^--out {name}: {said}; give a folder that is new or empty$"
+                InputError, match=rf"^--out {name}: {said} give a folder that is new or empty$"
             ):
                 refuse(Path(name))
         with pytest.raises(InputError, match=r"^--out file/run: file is a file; give a folder that is new"):
@@ -313,3 +314,20 @@ def test_a_checkpoint_of_somebody_else_s_loop(extra: dict[str, Any]) -> None:
     sign(checkpoint, extra=extra)
     with pytest.raises(InputError, match=r"manifest\.json: not the manifest of a checkpoint that zoo wrote$"):
         read_checkpoint("out")
+
+
+@pytest.mark.parametrize("line", ["garbage", "[1]", "3", "{}", '{"step": "x"}', '{"step": null}'])
+def test_a_line_that_no_run_wrote_is_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1}\n' + line + '\n{"step": 2}\n')
+    before = file.read_bytes()
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: is no record of a step; remove the line$"):
+        keep_metrics(file, 1)
+    assert file.read_bytes() == before
+
+
+def test_a_run_that_begins_again_evaluates_its_start_once(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 0, "eval_mse": 1.0}\n{"step": 1, "loss": 1.0}\n')
+    keep_metrics(file, 0)
+    assert file.read_text() == ""

@@ -12,6 +12,7 @@ from parallel.checkpoint import verify as verify_checkpoint
 from zoo.checkpoint import MANIFEST, checkpoints_of
 from zoo.commands.outcome import Outcome
 from zoo.flags import from_flags
+from zoo.run import CONFIG
 from zoo_datasets.errors import InputError
 
 SUMMARY = "list a run's checkpoints, and check them"
@@ -36,6 +37,8 @@ def run(argv: list[str]) -> Outcome:
     if not config.run.is_dir():
         raise InputError(f"{config.run}: no such run; give a run directory or a checkpoint in it")
     folders = [config.run] if is_complete(config.run) else checkpoints_of(config.run)
+    if not folders and not (config.run / CONFIG).is_file():
+        raise InputError(f"{config.run}: holds no run; give a run directory or a checkpoint in it")
     rows = [_row(folder, config.verify) for folder in folders]
     bad = any(row["problem"] for row in rows)
     text = "\n".join(map(_line, rows)) if rows else f"{config.run}: no checkpoints"

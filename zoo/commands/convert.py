@@ -44,7 +44,8 @@ def run(argv: list[str]) -> Outcome:
     if entry.convert is None:
         raise InputError(f"--model {config.model}: has no published checkpoints to convert")
     if not config.file.is_file():
-        raise InputError(f"{config.file}: no such file")
+        what = "is a directory, and a file is needed" if config.file.is_dir() else "no such file"
+        raise InputError(f"{config.file}: {what}")
     folder = config.to or Path("runs") / entry.name / config.file.stem
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"--to {folder}: exists already; give a folder that is new or empty")

@@ -41,6 +41,7 @@ def run(argv: list[str]) -> Outcome | None:
         config_file=True,
         model=entry.name,
         defaults=kept,
+        defaults_file=going.file if going else None,
     )
     if going:
         config = replace(config, out=going.out)
