@@ -130,7 +130,7 @@ class TrainConfig(LaunchConfig):
     eval_every: int | None = None
     """epochs between evaluations; only at the end unless given"""
     log_every: int = 50
-    """steps between two writes to the log"""
+    """steps between two writes of numbers, to metrics.jsonl and the terminal (a pipe gets one line a second at most)"""
     out: Path | None = None
     """run directory to create; runs/MODEL/DATE-TIME unless given"""
     resume: str | None = field(default=None, metadata={"alone": ""})
