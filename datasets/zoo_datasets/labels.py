@@ -9,7 +9,16 @@ import numpy as np
 
 from zoo_datasets.errors import InputError, listed, place
 
-__all__ = ["ANOMALY_WORDS", "LABEL_NAMES", "NORMAL_WORDS", "binary_labels", "is_missing", "label_column"]
+__all__ = [
+    "ANOMALY_WORDS",
+    "LABEL_NAMES",
+    "NORMAL_WORDS",
+    "LabelError",
+    "as_number",
+    "binary_labels",
+    "is_missing",
+    "label_column",
+]
 
 LABEL_NAMES = ("class", "label", "target", "y")
 NORMAL_WORDS = frozenset({"normal", "inlier", "nominal", "false", "no"})
@@ -17,6 +26,14 @@ ANOMALY_WORDS = frozenset({"anomaly", "outlier", "true", "yes"})
 
 _ACCEPTED = "0/1, -1/1 (the higher is the anomaly), normal/anomaly, inlier/outlier, false/true or no/yes"
 _MISSING_WORDS = frozenset({"", "nan", "<na>"})  # the last is pandas' NA
+
+
+class LabelError(InputError):
+    """No column can be the label, or more than one. What to do, behind the last semicolon, is said for a training."""
+
+    def otherwise(self, remedy: str) -> InputError:
+        """The same with another remedy, for where no ``--label`` can be given."""
+        return InputError(f"{str(self).rpartition('; ')[0]}; {remedy}")
 
 
 def label_column(columns: Sequence[str], label: str | None, source: str, required: bool) -> str | None:
@@ -32,14 +49,14 @@ def label_column(columns: Sequence[str], label: str | None, source: str, require
         The column's name as the file writes it, or None where it is absent and not required.
 
     Raises:
-        InputError: absent though required, or more than one column could be it.
+        LabelError: absent though required, or more than one column could be it.
     """
     if label is not None:
         found = [name for name in columns if name == label]
     else:
         found = [name for name in columns if name.casefold() in LABEL_NAMES]
     if len(found) > 1:
-        raise InputError(f"{source}: {listed(found)} could each be the label; choose one with --label")
+        raise LabelError(f"{source}: {listed(found)} could each be the label; choose one with --label")
     if found:
         return found[0]
     if not required:
@@ -48,11 +65,11 @@ def label_column(columns: Sequence[str], label: str | None, source: str, require
         f"no label column {label!r}" if label is not None else "no label column (class, label, target, y)"
     )
     hint = ""
-    if all(_as_number(name) is not None for name in columns):
+    if all(as_number(name) is not None for name in columns):
         hint = " (is the header line missing?)"
     elif len(columns) == 1 and any(separator in columns[0] for separator in ";\t|"):
         hint = " (cells must be separated by commas)"
-    raise InputError(
+    raise LabelError(
         f"{source}: {wanted}; the columns are {listed(list(columns))}{hint}; name the label with --label"
     )
 
@@ -101,7 +118,7 @@ def _labels_of_objects(values: list[object], source: str, column: str | None) ->
     distinct = set(words)
     if distinct & _MISSING_WORDS:
         raise _missing(next(i for i, word in enumerate(words) if word in _MISSING_WORDS), source, column)
-    numbers = {word: _as_number(word) for word in distinct}
+    numbers = {word: as_number(word) for word in distinct}
     if all(number is not None for number in numbers.values()):
         return binary_labels(np.array([numbers[word] for word in words], dtype=np.float64), source, column)
     normal, anomaly = distinct & NORMAL_WORDS, distinct & ANOMALY_WORDS
@@ -111,7 +128,8 @@ def _labels_of_objects(values: list[object], source: str, column: str | None) ->
     return np.fromiter((word in anomaly for word in words), dtype=np.int64, count=len(words))
 
 
-def _as_number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
+    """The number that a text is; None where it is none, or NaN."""
     try:
         number = float(text)
     except ValueError:

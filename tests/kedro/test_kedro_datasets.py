@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -184,6 +185,26 @@ def test_what_is_no_model_or_no_checkpoint_is_refused(tmp_path: Path) -> None:
         dataset.save({"a": 1})  # type: ignore[arg-type]
     with pytest.raises(DatasetError, match="no such run"):
         dataset.load()
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("root", ["{folder}", "memory:///bucket"])
+def test_a_damaged_checkpoint_is_named_where_it_lies_and_says_what_to_do(
+    root: str, versioned: bool, models: list[TrainedModel], memory: Any, tmp_path: Path
+) -> None:
+    path = f"{root.format(folder=tmp_path)}/net"
+    data = catalog(net=checkpoints(path, versioned=versioned))
+    data.save("net", models[0])
+    fs, _ = fsspec.url_to_fs(path)
+    (weights,) = fs.glob(f"{path}/**/net.safetensors")
+    fs.pipe_file(weights, fs.cat_file(weights)[:-1])
+    with pytest.raises(DatasetError) as caught:
+        data.load("net")
+    what = (
+        r" bytes, and \d+ were written; train again"
+        + r", or load another version with --load-versions" * versioned
+    )
+    assert re.search(rf"{weights}: \d+{what}$", str(caught.value))
 
 
 def test_a_model_goes_to_another_process_as_a_path(models: list[TrainedModel]) -> None:

@@ -84,8 +84,19 @@ def test_parameters_overrule_keywords_and_these_the_projects_defaults() -> None:
         ),
         ({"parameters": [1]}, "params:training: must hold options by name, not '[1]'"),
         ({"keywords": {"nproc": 0}}, "the node's keywords, key nproc: must be at least 1, not 0"),
-        ({"defaults": {"nproc": 0}}, "zoo.yml, key nproc: must be at least 1, not 0"),
-        ({"defaults": {"seed": 0}}, "zoo.yml: unknown key 'seed'; there are: parallel, nproc, tp"),
+        ({"defaults": {"nproc": 0}}, "zoo.yml or params:zoo, key nproc: must be at least 1, not 0"),
+        (
+            {"defaults": {"seed": 0}},
+            "zoo.yml or params:zoo: unknown key 'seed'; there are: parallel, nproc, tp",
+        ),
+        (
+            {"defaults": {"parallel": "dddp"}},
+            "zoo.yml or params:zoo, key parallel: unknown strategy 'dddp'; did you mean",
+        ),
+        (
+            {"defaults": {"parallel": "dddp"}, "parameters": {"parallel": "ddp+fsdp"}},
+            "params:training, key parallel: strategy 'ddp+fsdp': a combination",
+        ),
         ({"parameters": {"max_restarts": 1}}, "params:training, key max_restarts: leave it out"),
     ],
 )
@@ -126,6 +137,23 @@ def test_messages_speak_of_keys_where_the_command_speaks_of_flags(kind: type[Exc
         "key nproc 2 with key batch_size 3: name the label with key label, not --labels or --help (a--label)"
     )
     assert str(caught.value) == handover.reworded(said) == expected
+
+
+def test_the_training_of_a_nodes_model_has_keys_too() -> None:
+    said = "cat.png: broken; remove it, or train with --batch-size 3 and other --data on --nproc 2"
+    with handing_over({"data": "cats"}, LaunchConfig(), train_config()) as handover:
+        expected = (
+            "cat.png: broken; remove it, or train with key batch_size 3 and other input cats on key nproc 2"
+        )
+        assert handover.reworded(said) == expected
+
+
+def test_every_way_of_running_checks_the_strategy(tmp_path: Path) -> None:
+    wrong = {"parallel": "dddp"}
+    with pytest.raises(InputError, match=r"^p, key parallel: unknown strategy 'dddp'"):
+        options.launch_config({"parallel": "ddp"}, {}, wrong, "p")
+    with pytest.raises(InputError, match=r"^the node's keywords, key parallel: unknown strategy 'dddp'"):
+        options.sample_config(registry.get("ddpm"), {}, wrong, {}, "p", tmp_path)
 
 
 def test_a_refusal_of_the_launcher_names_the_key() -> None:
@@ -227,8 +255,36 @@ def test_a_table_that_cannot_be_split_is_named() -> None:
         functions.split(frame(), {"label": "sick"}, names={"table": "beds"})
     with pytest.raises(InputError, match="beds"):
         functions.split(frame().assign(y=0), names={"table": "beds"})
+    with pytest.raises(InputError, match=r"; name the label with key label$"):
+        functions.split(frame(), {"label": "sick"})
+    with pytest.raises(
+        InputError, match=r"^beds: must be a DataFrame, as a pandas\.CSVDataset loads, not str$"
+    ):
+        functions.split("a,b\n1,2\n", names={"table": "beds"})
     with pytest.raises(InputError, match="ddpm trains on no labelled table"):
         functions.split(frame(), model="ddpm")
+
+
+def test_a_table_is_split_by_a_column_whose_name_is_no_text() -> None:
+    table = frame(90).rename(columns={"y": 5})
+    rows = functions.split(table, {"label": "5", "seed": 5})
+    expected = functions.split(frame(90), {"seed": 5})
+    assert [part.index.tolist() for part in rows] == [part.index.tolist() for part in expected]
+
+
+def test_a_model_of_another_type_is_named_by_its_dataset() -> None:
+    names = {"model": "mine", "rows": "scores"}
+    said = "^mine: must be what a train node or a CheckpointDataset gives, not str$"
+    calls = (
+        lambda: functions.evaluate("text", frame(), names=names),
+        lambda: functions.predict("text", frame(), names=names),
+        lambda: functions.sample("text", names=names),
+        lambda: functions.report("text", {}, frame(), files=(), names=names),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match=said):
+            call()
+    assert nodes.report_node(outputs={}, rows="scores").func.keywords["names"]["rows"] == "scores"
 
 
 def test_rows_to_evaluate_on_need_rows_to_train_on() -> None:
@@ -289,6 +345,9 @@ def test_the_pages_code_runs() -> None:
     page = (ROOT / "docs/kedro.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
+    held = re.search(r"It may hold (.*?)\.", page, re.DOTALL)
+    assert held is not None
+    assert tuple(re.findall(r"`(\w+)`", held[1])) == options.DEFAULTS
     names: dict[str, Any] = {"anomaly_detection": pipelines.anomaly_detection}
     for block in blocks[:2]:
         exec(block, names)
@@ -348,6 +407,23 @@ def test_parameters_overrule_the_defaults_and_namespaces_have_their_own(project:
         "params:zoo": {"parallel": "ddp", "nproc": 3, "precision": "fp32"},
         "params:east.zoo": {"parallel": "fsdp", "nproc": 2, "precision": "fp32"},
     }
+
+
+@KEDROS_WARNINGS
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"zoo": {"nproc": 0}}, "params:zoo, key nproc: must be at least 1, not 0"),
+        ({"zoo": {"nprok": 2}}, "params:zoo: unknown key 'nprok'; did you mean nproc?"),
+        ({"zoo": 3}, "params:zoo: must hold options by name, not '3'"),
+        ({"zoo": {}, "east": {"zoo": {"nproc": 0}}}, "params:east.zoo, key nproc: must be at least 1, not 0"),
+    ],
+)
+def test_defaults_that_are_no_files_are_not_called_so(given: Any, message: str, project: Path) -> None:
+    pipeline = Pipeline([nodes.train_node()]) + pipelines.anomaly_detection(namespace="east")
+    with pytest.raises(InputError) as caught:
+        defaults_in(project, pipeline, runtime_params=given)
+    assert str(caught.value) == message
 
 
 @KEDROS_WARNINGS

@@ -25,6 +25,8 @@ from parallel.interface import Parallel
 from parallel.launcher import launch
 from zoo import DevNetDetector
 from zoo.models.devnet.config import DevNetConfig
+from zoo.models.devnet.labels import two_classes
+from zoo.models.devnet.threshold import score_threshold
 from zoo.models.devnet.trainer import DevNetTrainer
 from zoo.trainer import fit
 from zoo_datasets import InputError, Table
@@ -162,6 +164,7 @@ def test_columns_of_a_frame_are_checked_by_name():
         short().fit(X, y).predict(X[:, :2])
 
 
+@pytest.mark.filterwarnings("ignore:y holds 'a' and 'b'")  # nobody knows which is which
 @pytest.mark.parametrize(
     ("normal", "anomaly"),
     [(0, 1), (-1, 1), (False, True), (0.0, 1.0), (3, 8), ("inlier", "outlier"), ("no", "yes"), ("a", "b")],
@@ -261,6 +264,51 @@ def test_labels_that_cannot_be_used_are_explained(y, message):
         short().fit(data()[0], y)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fraud", "normal"),
+        ("attack", "normal"),
+        ("Anomaly", "other"),
+        ("anomaly", "ok"),
+        ("Defect", "Nominal"),
+        ("bad", "no"),
+        ("outlier ", "row"),
+    ],
+)
+def test_texts_that_would_be_turned_round_are_refused(first, second):
+    X, y = data()
+    assert first < second
+    with pytest.raises(InputError) as caught:
+        short().fit(X, np.where(y == 1, first, second))
+    assert str(caught.value) == (
+        f"y holds {first!r} and {second!r}, of which the higher, {second!r}, would be taken for the anomaly: "
+        f"give y == {first!r} in its place"
+    )
+
+
+@pytest.mark.parametrize(
+    "texts", [("normal", "row"), ("Normal", "fraud"), ("fraud", "yes"), ("0", "1"), ("-1", "1"), ("9", "9.5")]
+)
+def test_texts_of_which_one_is_known_and_in_order_pass_in_silence(texts):  # a warning is an error here
+    assert two_classes(np.array(texts))[1].tolist() == [0, 1]
+
+
+def test_texts_of_numbers_must_sort_as_these_do():
+    with pytest.raises(InputError, match="'10' and '9', which do not sort as their numbers do: give numbers"):
+        two_classes(np.array(["9", "10"]))
+
+
+@pytest.mark.parametrize("kind", [str, object])
+@pytest.mark.parametrize("texts", [("fraud", "legit"), ("fraud", "not fraud"), ("bad", "good")])
+def test_of_unknown_texts_it_warns_which_it_takes(texts, kind):
+    first, second = texts
+    with pytest.warns(
+        UserWarning, match=f"{second!r}, which sorts last, is taken for the anomaly; to choose"
+    ):
+        assert two_classes(np.array([second, first], dtype=kind))[1].tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("kind", ["array", "frame", "sparse"])
 def test_cells_that_are_no_numbers_are_named(value, kind):
@@ -313,12 +361,28 @@ def test_one_row_of_each_class_is_enough():
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
         ({"confidence": 1.5}, "confidence must be between 0 and 1"),
-        ({"random_state": -1}, "seed must be from 0"),
+        ({"random_state": -1}, r"^random_state must be from 0 to 2\*\*63 - 1, not -1$"),
+        ({"random_state": "x"}, "^random_state must be a whole number, a RandomState or None, not 'x'$"),
+        ({"epochs": "x"}, "^epochs must be a whole number, not 'x'$"),
+        ({"epochs": 1.5}, r"^epochs must be a whole number, not '1\.5'$"),
+        ({"epochs": None}, "^epochs must be a whole number, not 'None'$"),
+        ({"batch_size": True}, "^batch_size must be a whole number, not 'True'$"),
+        ({"batches_per_epoch": "3"}, "^batches_per_epoch must be a whole number, not '3'$"),
+        ({"network_depth": 2.0}, r"^network_depth must be a whole number, not '2\.0'$"),
+        ({"confidence": "high"}, "^confidence must be a number, not 'high'$"),
+        ({"confidence": np.nan}, "confidence must be between 0 and 1, not nan"),
     ],
 )
 def test_options_out_of_range_are_named_at_fit(options, message):
     with pytest.raises(ValueError, match=message):
         short(**options).fit(*data())
+
+
+def test_options_may_be_numpys_numbers():
+    X, y = data()
+    got = short(epochs=np.int64(2), confidence=np.float32(0.5), random_state=np.int32(0)).fit(X, y)
+    assert np.array_equal(got.score_samples(X), short().fit(X, y).score_samples(X))
+    assert got.threshold_ == score_threshold(0.5)
 
 
 def test_before_fit_it_says_so():

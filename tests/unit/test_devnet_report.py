@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
-from zoo.models.devnet.report import score_metrics, threshold_rows, write_report
+from zoo.models.devnet.report import _bin_edges, score_metrics, threshold_rows, write_report
 from zoo.models.devnet.threshold import CONFIDENCES, score_threshold
 
 
@@ -64,3 +64,34 @@ def test_report_files(tmp_path):
         table = list(csv.DictReader(file))
     assert [float(row["threshold"]) for row in table] == [row.threshold for row in threshold_rows(scores, y)]
     assert [float(row["recall"]) for row in table] == [row.recall for row in threshold_rows(scores, y)]
+
+
+EXTREME = {
+    "all equal": np.full(40, 1e16),
+    "next to each other": 1e16 + 2.0 * (np.arange(40) % 3),
+    "two neighbours": np.where(np.arange(40) % 4 == 0, np.nextafter(1.0, 2), 1.0),
+    "huge": np.linspace(-3e38, 3e38, 40),
+    "beyond all": np.where(np.arange(40) % 4 == 0, 4e306, -4e306),
+    "infinite": np.where(np.arange(40) % 5 == 0, np.inf, np.arange(40.0)),
+    "no number": np.full(40, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_a_report_can_be_made_of_any_scores(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, path, dpi: figure.draw_without_rendering()
+    )
+    scores, y = EXTREME[name], (np.arange(40) % 4 == 0).astype(np.int64)
+    write_report(tmp_path, scores, y, name)
+    assert np.isnan(score_metrics(scores, y)["auc_roc"]) != np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize(
+    ("scores", "bins"), [([0, 6], 60), ([1e16, 1e16 + 4], 2), ([1e16, 1e16], 2), ([3, 3], 60), ([], 60)]
+)
+def test_bins_are_at_most_as_many_as_floats_tell_apart(scores, bins):
+    edges = _bin_edges(np.array(scores, dtype=float))
+    assert len(edges) == bins + 1
+    assert (np.diff(edges) > 0).all()
+    assert all(edges[0] <= score <= edges[-1] for score in scores)

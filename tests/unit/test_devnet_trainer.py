@@ -198,6 +198,42 @@ def test_a_model_without_column_names_checks_their_number(folder, tmp_path):
         trainer.predict(path)
 
 
+def test_a_trained_model_asks_for_no_flag_that_its_commands_lack(folder, tmp_path):
+    source = trained(replace(SMALL, data=str(folder), label="class"))
+    path = tmp_path / "new.csv"
+    path.write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(InputError) as caught:
+        evaluate(restored(source, str(path)))
+    columns = "the columns are 'a', 'b', 'c'"
+    assert str(caught.value) == (
+        f"{path}: no label column 'class'; {columns}; the label's column must be called 'class', as in training"
+    )
+    trainer = restored(source, str(path))
+    trainer.description = trainer.description | {"label": None}  # as of libsvm
+    remedy = "just one column may be the label: call it class, label, target or y"
+    with pytest.raises(InputError) as caught:
+        evaluate(trainer)
+    assert str(caught.value) == f"{path}: no label column (class, label, target, y); {columns}; {remedy}"
+    path.write_text("a,b,c,y,class\n1,2,3,0,0\n")
+    with pytest.raises(InputError) as caught:
+        trainer.predict(path)
+    assert str(caught.value) == f"{path}: 'y', 'class' could each be the label; {remedy}"
+    with pytest.raises(InputError, match=r"choose one with --label$"):  # which zoo train has
+        trained(replace(SMALL, data=str(path)))
+
+
+def test_scores_that_are_not_finite_are_named_and_end_no_training(folder, tmp_path, caplog):
+    lines = (folder / "eval.csv").read_text().splitlines()
+    (folder / "eval.csv").write_text("\n".join([*lines[:3], "3e38,3e38,-3e38,1", *lines[4:]]) + "\n")
+    trainer = trained(replace(SMALL, network_depth=4, data=str(folder)))
+    with torch.no_grad():
+        trainer.models["net"].hidden[0].weight.abs_().add_(1)  # so that the row overflows
+    evaluation = evaluate(trainer)
+    assert np.isnan(evaluation.metrics["auc_roc"])
+    assert f"{folder / 'eval.csv'}, row 3: its score is not finite" in caplog.text
+    trainer.report(tmp_path / "report", evaluation)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -12,7 +12,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zoo import registry
 from zoo.integrations.kedro import process, work
@@ -103,8 +103,9 @@ def evaluate(
     Returns:
         the metrics by name, and the rows they were computed from, such as score and label.
     """
+    _check_model(model, names)
     config = launch_config(zoo, options, parameters, names.get("parameters", "parameters"))
-    with handing_over(names, config) as handover:
+    with handing_over(names, config, model.config) as handover:
         path = data if data is None or isinstance(data, str) else str(handover.one("data", data))
         metrics, rows = process.call(
             label, work.evaluate, model.checkpoint, config, path, reworded=handover.reworded
@@ -128,8 +129,9 @@ def predict(
     Args:
         data: a DataFrame, an array [rows, columns] or a path.
     """
+    _check_model(model, names)
     config = launch_config(zoo, options, parameters, names.get("parameters", "parameters"))
-    with handing_over(names, config) as handover:
+    with handing_over(names, config, model.config) as handover:
         path = handover.one("data", data)
         rows = process.call(label, work.predict, model.checkpoint, config, path, reworded=handover.reworded)
     return _table(rows, getattr(data, "index", None))
@@ -149,9 +151,10 @@ def sample(
     Args:
         parameters: the options of ``zoo sample``, such as n and seed.
     """
+    _check_model(model, names)
     entry, source = model.checkpoint.entry, names.get("parameters", "parameters")
     config = sample_config(entry, zoo, options, parameters, source, model.folder)
-    with handing_over(names, config) as handover:
+    with handing_over(names, config, model.config) as handover:
         samples = process.call(label, work.sample, model.checkpoint, config, reworded=handover.reworded)
     return _figure(samples.pixels) if isinstance(samples, Picture) else _table(samples)
 
@@ -162,6 +165,7 @@ def report(
     rows: DataFrame,
     *,
     files: Sequence[str],
+    names: Names = _NONE,
     label: str = "report",
 ) -> dict[str, str | DataFrame | Figure]:
     """The plots and tables of an evaluation, as ordinary values for ordinary datasets.
@@ -174,8 +178,12 @@ def report(
         by file: a DataFrame for .csv, a matplotlib Figure for .png, text for anything else.
 
     Raises:
-        InputError: the model's report has no such file.
+        InputError: the model's report has no such file, or a value is of another type.
     """
+    _check_model(model, names)
+    if not isinstance(metrics, Mapping):
+        _refuse("metrics", metrics, names, "numbers by name, as a json.JSONDataset loads")
+    _check_frame("rows", rows, names)
     with tempfile.TemporaryDirectory(prefix="zoo-kedro-") as name:
         folder = Path(name)
         columns = {str(column): rows[column].tolist() for column in rows}
@@ -203,7 +211,7 @@ def split(
         parameters: the training's, of which ``label`` and ``seed`` are used.
 
     Raises:
-        InputError: no label column, or too few rows of a class.
+        InputError: no DataFrame, no label column, or too few rows of a class.
     """
     import numpy as np
 
@@ -215,11 +223,32 @@ def split(
     config = train_config(entry, {}, options, parameters, names.get("parameters", "parameters"), True)
     if not hasattr(config, "label"):
         raise InputError(f"{model} trains on no labelled table, so there is none to split")
-    column = label_column([str(name) for name in table.columns], config.label, source, required=True)
-    y = binary_labels(np.asarray(table[column], dtype=object), source, column)
+    _check_frame("table", table, names)
+    columns = [str(name) for name in table.columns]
+    with handing_over(names, config):
+        column = label_column(columns, config.label, source, required=True)
+    assert column is not None
+    y = binary_labels(np.asarray(table.iloc[:, columns.index(column)], dtype=object), source, column)
     require_both_classes(y, source)
     train_rows, evaluation_rows = stratified_split(y, _EVAL_FRACTION, config.seed, source)
     return table.iloc[train_rows], table.iloc[evaluation_rows]
+
+
+def _check_model(value: object, names: Names) -> None:
+    if not isinstance(value, TrainedModel):
+        _refuse("model", value, names, "what a train node or a CheckpointDataset gives")
+
+
+def _check_frame(argument: str, value: object, names: Names) -> None:
+    import pandas as pd
+
+    if not isinstance(value, pd.DataFrame):
+        _refuse(argument, value, names, "a DataFrame, as a pandas.CSVDataset loads")
+
+
+def _refuse(argument: str, value: object, names: Names, wanted: str) -> NoReturn:
+    """Raises an error that names the argument by what the catalog calls it, if that is known."""
+    raise InputError(f"{names.get(argument, argument)}: must be {wanted}, not {type(value).__name__}")
 
 
 def _table(rows: Mapping[str, Any], index: Any = None) -> DataFrame:

@@ -27,11 +27,16 @@ _LABEL = "label"  # the column that the y of a pair (X, y) becomes
 class Handover:
     """Writes values into its folder and knows what messages should call them."""
 
-    def __init__(self, folder: Path, names: Mapping[str, str], config: LaunchConfig) -> None:
-        """``names``: what the catalog calls each argument of the node's function; ``config``: its options."""
+    def __init__(self, folder: Path, names: Mapping[str, str], *configs: LaunchConfig) -> None:
+        """``names``: what the catalog calls each argument of the node's function; ``configs``: its options, then those
+        of the training that its model comes from.
+        """
         self._folder = folder
         self._names = names
-        self._keys = {flag(field.name): field.name.rstrip("_") for field in dataclasses.fields(config)}
+        fields = [field.name for config in configs for field in dataclasses.fields(config)]
+        self._keys = {flag(name): f"key {name.rstrip('_')}" for name in fields}
+        if not hasattr(configs[0], "data"):
+            self._keys[flag("data")] = f"input {self._name('data')}"
         self._called: dict[str, str] = {}  # by path
 
     def one(self, argument: str, value: Any) -> Path:
@@ -61,9 +66,7 @@ class Handover:
         """A message with the catalog's names in place of the files', and keys in place of the command's flags."""
         for path, name in self._called.items():
             text = text.replace(path, name)
-        return _FLAG.sub(
-            lambda found: f"key {self._keys[found[0]]}" if found[0] in self._keys else found[0], text
-        )
+        return _FLAG.sub(lambda found: self._keys.get(found[0], found[0]), text)
 
     def _name(self, argument: str) -> str:
         return self._names.get(argument, argument)
@@ -76,10 +79,14 @@ class Handover:
 
 
 @contextmanager
-def handing_over(names: Mapping[str, str], config: LaunchConfig) -> Iterator[Handover]:
-    """A folder for one node's values; errors that leave the block name values and keys, not files and flags."""
+def handing_over(names: Mapping[str, str], *configs: LaunchConfig) -> Iterator[Handover]:
+    """A folder for one node's values; errors that leave the block name values and keys, not files and flags.
+
+    Args:
+        names, configs: see :class:`Handover`.
+    """
     with tempfile.TemporaryDirectory(prefix="zoo-kedro-") as folder:
-        handover = Handover(Path(folder).resolve(), names, config)
+        handover = Handover(Path(folder).resolve(), names, *configs)
         try:
             yield handover
         except (InputError, ParallelError) as error:

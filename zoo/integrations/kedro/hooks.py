@@ -47,6 +47,8 @@ class ZooHooks:
         for name in pipeline.inputs():
             if re.fullmatch(rf"params:(.+\.)?{own}", name):
                 given = catalog[name].load() if name in catalog.keys() else None  # noqa: SIM118 - `in` tries patterns
+                if given is not None:
+                    check_defaults(given, name)  # here, for the node is told values of either source
                 values = self._defaults | (given or {})
                 if values != given:  # or Kedro warns of what it replaces
                     catalog[name] = values

@@ -123,7 +123,7 @@ def report_node(
             text for anything else.
     """
     inputs = {"model": model, "metrics": metrics, "rows": rows}
-    body = _Bound(functions.report, files=tuple(outputs), label=name)
+    body = _Bound(functions.report, files=tuple(outputs), names=inputs, label=name)
     return node(body, inputs, dict(outputs), name=name, tags=tags)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from zoo.models.devnet.config import DevNetConfig
 from zoo.models.devnet.labels import plain_labels, two_classes
 from zoo.models.devnet.threshold import score_threshold
 from zoo_datasets import InputError, Table
+from zoo_datasets.errors import shown
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,8 +29,9 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
     """Deviation networks: anomaly detection with few labelled anomalies (Pang, Shen, van den Hengel, KDD 2019).
 
     The labels are of two classes, and the higher one (1, True) is the anomaly; the lower marks rows that are
-    normal or not labelled. Scale the columns first, to [0, 1] say. The same ``random_state`` gives the same
-    detector.
+    normal or not labelled. Texts must sort that way too (no/yes, normal/outlier), or ``fit`` refuses them; where
+    neither is a word that it knows, it warns which one is taken. Scale the columns first, to [0, 1] say. The same
+    ``random_state`` gives the same detector.
 
     Args:
         network_depth: 1 is linear, 2 has a hidden layer of 20 units, 4 has three of 1000, 250 and 20.
@@ -69,24 +71,18 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
         """Trains on rows X [rows, columns] (array, DataFrame or sparse matrix) and their labels y [rows].
 
         Raises:
-            ValueError: one class only, more than two, or two words in an order that would turn them round; a label
-                that is missing; NaN or infinity in X (row and column are named); an option out of range.
+            ValueError: one class only, more than two, or two texts in an order that would turn them round; a label
+                that is missing; NaN or infinity in X (row and column are named); an option of another type or out
+                of range.
         """
         from parallel.launcher import launch
 
+        config = self._config()
         X, y = self._validated(X, None if y is None else plain_labels(y))
         self.classes_, labels = two_classes(y)
-        config = DevNetConfig(
-            network_depth=self.network_depth,  # type: ignore[arg-type]  # the network checks it
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            batches_per_epoch=self.batches_per_epoch,
-            confidence=self.confidence,
-            seed=self._seed(),
-        )
         table = Table(X, labels, [str(column) for column in range(X.shape[1])], "X")
         self.network_ = launch(_train, "single", config, table)
-        self.threshold_ = score_threshold(self.confidence)
+        self.threshold_ = score_threshold(config.confidence)
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
@@ -121,10 +117,45 @@ class DevNetDetector(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
+    def _config(self) -> DevNetConfig:
+        """The options, in Python's own numbers.
+
+        Raises:
+            InputError: one of another type or out of range.
+        """
+        return DevNetConfig(
+            network_depth=self._whole("network_depth"),  # type: ignore[arg-type]  # the network checks it
+            epochs=self._whole("epochs"),
+            batch_size=self._whole("batch_size"),
+            batches_per_epoch=self._whole("batches_per_epoch"),
+            confidence=self._number("confidence"),
+            seed=self._seed(),
+        )
+
+    def _whole(self, name: str) -> int:
+        value = getattr(self, name)
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise InputError(f"{name} must be a whole number, not {shown(value)}")
+        return int(value)
+
+    def _number(self, name: str) -> float:
+        value = getattr(self, name)
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise InputError(f"{name} must be a number, not {shown(value)}")
+        return float(value)
+
     def _seed(self) -> int:
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        state = self.random_state
+        if isinstance(state, Integral):
+            if not 0 <= state < 2**63:
+                raise InputError(f"random_state must be from 0 to 2**63 - 1, not {state}")
+            return int(state)
+        try:
+            return int(check_random_state(state).randint(2**31 - 1))
+        except ValueError:
+            raise InputError(
+                f"random_state must be a whole number, a RandomState or None, not {shown(state)}"
+            ) from None
 
     def _validated(self, X: Any, y: Any = "no_validation", reset: bool = True) -> Any:
         """X in float32, dense or CSR, all of it finite; and y beside it where given."""

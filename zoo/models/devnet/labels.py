@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from zoo_datasets import InputError
-from zoo_datasets.labels import ANOMALY_WORDS, NORMAL_WORDS, is_missing
+from zoo_datasets.labels import ANOMALY_WORDS, NORMAL_WORDS, as_number, is_missing
 
 
 def plain_labels(y: Any) -> Any:
@@ -47,8 +48,10 @@ def _missing(values: np.ndarray) -> np.ndarray:
 def two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The two labels, and int64 [rows], 1 where the higher stands.
 
+    Warns where they are texts of which none is known to name the anomaly or the normal rows.
+
     Raises:
-        InputError: one class only, more than two, or two words in an order that would turn them round.
+        InputError: one class only, more than two, or two texts in an order that would turn them round.
     """
     check_classification_targets(y)
     classes, labels = np.unique(y, return_inverse=True)
@@ -61,10 +64,32 @@ def two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"y holds one class only, {classes[0]}; it must hold two, of which the higher marks the anomalies"
         )
-    first, second = (str(label) for label in classes)
-    if first.casefold() in ANOMALY_WORDS and second.casefold() in NORMAL_WORDS:
+    if isinstance(classes[0], str):
+        _check_order(str(classes[0]), str(classes[1]))
+    return classes, labels.astype(np.int64)
+
+
+def _check_order(first: str, second: str) -> None:
+    """Refuses texts of which the anomaly is not the one that sorts last, as scikit-learn has it; warns if none is known.
+
+    They mean what they mean in a table's label column.
+    """
+    low, high = as_number(first), as_number(second)
+    if low is not None and high is not None:
+        if low < high:
+            return
+        raise InputError(
+            f"y holds the texts {first!r} and {second!r}, which do not sort as their numbers do: give numbers"
+        )
+    words = first.strip().casefold(), second.strip().casefold()
+    if words[0] in ANOMALY_WORDS or words[1] in NORMAL_WORDS:
         raise InputError(
             f"y holds {first!r} and {second!r}, of which the higher, {second!r}, would be taken for the anomaly: "
             f"give y == {first!r} in its place"
         )
-    return classes, labels.astype(np.int64)
+    if words[0] not in NORMAL_WORDS and words[1] not in ANOMALY_WORDS:
+        warnings.warn(
+            f"y holds {first!r} and {second!r}, and {second!r}, which sorts last, is taken for the anomaly; "
+            f"to choose, give booleans: y == {second!r}, or y == {first!r}",
+            stacklevel=4,  # who called fit
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -65,13 +66,17 @@ def score_metrics(scores: np.ndarray, y: np.ndarray) -> dict[str, float]:
     Args:
         scores: [rows], higher is more anomalous.
         y: [rows], 1 for anomalies; both classes are there.
+
+    Returns:
+        The metrics by name; of scores that are not all finite the two areas are NaN.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
+    ranked = bool(np.isfinite(scores).all())  # scikit-learn refuses others
     metrics: dict[str, float] = {
         "rows": len(y),
-        "auc_roc": float(roc_auc_score(y, scores)),
-        "auc_pr": float(average_precision_score(y, scores)),
+        "auc_roc": float(roc_auc_score(y, scores)) if ranked else math.nan,
+        "auc_pr": float(average_precision_score(y, scores)) if ranked else math.nan,
     }
     for row in threshold_rows(scores, y):
         metrics |= {f"{name}_at_{row.name}": getattr(row, name) for name in ("precision", "recall", "f1")}
@@ -127,12 +132,13 @@ def _plot_scores(path: Path, scores: np.ndarray, y: np.ndarray, rows: list[Thres
 
     figure = Figure(figsize=(7, 4), layout="constrained")  # without pyplot: no global state, no display
     axes = figure.subplots()
-    edges = np.histogram_bin_edges(scores, bins=60).tolist()
+    finite = np.isfinite(scores)
+    edges = _bin_edges(scores[finite])
     for value, name, colour in ((0, "normal", _NORMAL), (1, "anomaly", _ANOMALY)):
-        own = scores[y == value]
+        own, rows_of_class = scores[finite & (y == value)], int((y == value).sum())
         # Each class by its own size, or the few anomalies could not be seen.
-        label = f"{name} ({len(own)})"
-        axes.hist(own, edges, weights=np.full(len(own), 1 / len(own)), alpha=0.6, color=colour, label=label)
+        weights = np.full(len(own), 1 / rows_of_class)
+        axes.hist(own, edges, weights=weights, alpha=0.6, color=colour, label=f"{name} ({rows_of_class})")
     for row in rows:
         axes.axvline(row.threshold, color="0.4", linewidth=0.8, linestyle="--")
         axes.annotate(
@@ -149,6 +155,19 @@ def _plot_scores(path: Path, scores: np.ndarray, y: np.ndarray, rows: list[Thres
     figure.savefig(path, dpi=150)
 
 
+def _bin_edges(scores: np.ndarray, most: int = 60) -> list[float]:
+    """Edges of equal bins from the least score to the greatest, all of them finite.
+
+    Of scores so close that floats between them are fewer than that, there are fewer bins.
+    """
+    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
+    if low == high:
+        half = max(0.5, float(np.spacing(abs(low))))
+        low, high = low - half, high + half
+    edges: list[float] = np.unique(np.linspace(low, high, most + 1)).tolist()
+    return edges
+
+
 def _plot_precision_recall(
     path: Path,
     scores: np.ndarray,
@@ -160,10 +179,11 @@ def _plot_precision_recall(
     from matplotlib.figure import Figure
     from sklearn.metrics import precision_recall_curve
 
-    precision, recall, _ = precision_recall_curve(y, scores)
     figure = Figure(figsize=(5, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.step(recall, precision, where="post", color=_NORMAL, label=f"AUC-PR {metrics['auc_pr']:.3f}")
+    if not math.isnan(metrics["auc_pr"]):
+        precision, recall, _ = precision_recall_curve(y, scores)
+        axes.step(recall, precision, where="post", color=_NORMAL, label=f"AUC-PR {metrics['auc_pr']:.3f}")
     chance = float((y == 1).mean())
     axes.axhline(chance, color="0.5", linewidth=0.8, linestyle=":", label=f"chance {chance:.3f}")
     for row, marker in zip(rows, "osD^", strict=True):

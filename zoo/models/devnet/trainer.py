@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ from zoo_datasets import (
     read_table,
     require_both_classes,
 )
+from zoo_datasets.errors import shown
+from zoo_datasets.labels import LABEL_NAMES, LabelError
 
 log = logging.getLogger("zoo")
 
@@ -122,6 +126,12 @@ class DevNetTrainer(Trainer[DevNetConfig]):
             return None
         assert table.y is not None
         scores = self.scores(table)
+        if self.p.is_main and not (finite := np.isfinite(scores)).all():
+            log.warning(
+                "%s, row %d: its score is not finite; there is no AUC then; bring the columns to one scale, [0, 1] say",
+                table.source,
+                int(finite.argmin()) + 1,
+            )
         return Evaluation(
             score_metrics(scores, table.y), {"score": scores.tolist(), "anomaly": table.y.tolist()}
         )
@@ -131,7 +141,9 @@ class DevNetTrainer(Trainer[DevNetConfig]):
         write_report(folder, scores, y, f"DevNet, network depth {self.config.network_depth}")
 
     def predict(self, path: Path) -> Rows:
-        table = self._fitting(read_table(path, self.description["label"], need_label=False))
+        label = self.description["label"]
+        with _labelled_as(label):
+            table = self._fitting(read_table(path, label, need_label=False))
         scores = self.scores(table)
         anomaly = scores > score_threshold(self.config.confidence)
         return {"score": scores.tolist(), "anomaly": anomaly.astype(int).tolist()}
@@ -163,9 +175,10 @@ class DevNetTrainer(Trainer[DevNetConfig]):
         if data is None:
             return None
         label = None if data in NAMED else self.description["label"]
-        if not Path(data).is_file() or resolved(data) == trained:
-            return self._fitting(load_tabular(data, label, self.config.seed).eval)
-        table = read_table(data, label)
+        with _labelled_as(label):
+            if not Path(data).is_file() or resolved(data) == trained:
+                return self._fitting(load_tabular(data, label, self.config.seed).eval)
+            table = read_table(data, label)
         assert table.y is not None
         require_both_classes(table.y, table.source)
         log.info("%s was not trained on: evaluating all its rows", data)
@@ -178,6 +191,20 @@ class DevNetTrainer(Trainer[DevNetConfig]):
         if len(table.columns) != wanted:
             raise InputError(f"{table.source}: the model takes {wanted} columns, it has {len(table.columns)}")
         return table
+
+
+@contextmanager
+def _labelled_as(label: str | None) -> Iterator[None]:
+    """Messages about the label's column for a trained model, which takes no ``--label``."""
+    try:
+        yield
+    except LabelError as error:
+        if label is not None:
+            raise error.otherwise(
+                f"the label's column must be called {shown(label)}, as in training"
+            ) from None
+        names = f"{', '.join(LABEL_NAMES[:-1])} or {LABEL_NAMES[-1]}"
+        raise error.otherwise(f"just one column may be the label: call it {names}") from None
 
 
 def _samples(table: Table) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from parallel.checkpoint import DamagedError, is_complete, verify
 from zoo.checkpoint import MANIFEST
 from zoo.integrations.kedro.datasets.remote import FilesystemDataset
 from zoo.integrations.kedro.trained import TrainedModel
@@ -54,16 +55,35 @@ class CheckpointDataset(FilesystemDataset[TrainedModel, TrainedModel]):
     def load(self) -> TrainedModel:
         path = self._load_from()
         if self._protocol == "file":
-            return TrainedModel(Path(path))
+            return self._model(Path(path), path)
         copy = Path(tempfile.mkdtemp(prefix="zoo-checkpoint-"))
         try:
             self._fs.get(path, str(copy / "checkpoint"), recursive=True)
-            model = TrainedModel(copy / "checkpoint")
+            model = self._model(copy / "checkpoint", path)
         except BaseException:
             shutil.rmtree(copy)
             raise
         weakref.finalize(model, shutil.rmtree, copy)
         return model
+
+    def _model(self, folder: Path, path: str) -> TrainedModel:
+        """The model of a folder on this machine, which the catalog knows by ``path``.
+
+        Raises:
+            InputError: it is no checkpoint, or damaged; says what to do then.
+        """
+        try:
+            return TrainedModel(folder)
+        except InputError as error:
+            said = str(error).replace(str(folder), path)
+            try:
+                verify(folder)
+            except DamagedError:
+                if is_complete(folder):
+                    said += "; train again" + (
+                        ", or load another version with --load-versions" if self._version else ""
+                    )
+            raise InputError(said) from None
 
     def _is_there(self, path: str) -> bool:
         return bool(self._fs.exists(f"{path}/{MANIFEST}"))
