@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -82,21 +82,22 @@ def needs_two_rows(module: nn.Module) -> bool:
     return vectors and module.training
 
 
-def refuse_single_rows(models: Sequence[nn.Module], loader: Loader, last: int, pieces: Sequence[int]) -> None:
+def refuse_single_rows(
+    models: Sequence[nn.Module], loader: Loader, last: int, together: Callable[[int], list[int]]
+) -> None:
     """Raises before an epoch in which a BatchNorm would see one row, which has no variance.
 
     Args:
         last: rows of the epoch's last global batch.
-        pieces: into how many shares, parts of these and so on a batch falls that are normalised each by itself; none
-            where a batch is normalised as a whole.
+        together: see :meth:`parallel.Parallel.normalised_together`.
 
     Raises:
         ParallelError: names the BatchNorm, and what to change.
     """
     if loader.batch_size == 1 and not loader.shuffle:
         return
-    each = loader.samples >= loader.batch_size and 1 in _cut(loader.batch_size, pieces)
-    if not each and 1 not in _cut(last, pieces):
+    each = loader.samples >= loader.batch_size and 1 in together(loader.batch_size)
+    if not each and 1 not in together(last):
         return
     held = loader.batch_size if each else last
     alone = "one row" if held == 1 else f"{held} rows, one of them alone on its rank or in its part"
@@ -110,8 +111,8 @@ def refuse_single_rows(models: Sequence[nn.Module], loader: Loader, last: int, p
                 )
 
 
-def _cut(rows: int, pieces: Sequence[int]) -> list[int]:
-    """How many rows lie in each piece."""
+def cut(rows: int, pieces: Sequence[int]) -> list[int]:
+    """How many rows lie in each piece of so many shares, parts of these and so on."""
     found = [rows]
     for count in pieces:
         found = [piece for whole in found for piece in shares_of(whole, count)]

@@ -130,6 +130,10 @@ class Parallel(ABC):
             ParallelError: on every rank, if the ranks' data sets or samplers differ in their number of rows.
         """
 
+    @abstractmethod
+    def normalised_together(self, rows: int) -> list[int]:
+        """A global batch's rows as BatchNorm sees them: all together, or under ``local_batchnorm`` piece by piece."""
+
     # One step
 
     @abstractmethod

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from parallel import meta
 from parallel.accounting import Memory, Traffic, count_traffic, memory
 from parallel.batch import Batch, Nest, map_nest
-from parallel.batchnorm import has_batchnorm, refuse_single_rows, synchronise_batchnorm
+from parallel.batchnorm import cut, has_batchnorm, refuse_single_rows, synchronise_batchnorm
 from parallel.blocks import checkpoint_blocks, compile_blocks
 from parallel.checkpoint.contents import Contents
 from parallel.checkpoint.load import load as load_checkpoint
@@ -195,6 +195,11 @@ class Strategy(Parallel):
         )
         check_lengths(loader, self.world)
         return loader
+
+    def normalised_together(self, rows: int) -> list[int]:
+        return cut(
+            rows, (self.data_size, self.accumulate, self.world.replicas) if self.local_batchnorm else ()
+        )
 
     # One step
 
@@ -432,8 +437,7 @@ class Strategy(Parallel):
         return map_nest(move, nest)
 
     def _check_tail(self, loader: Loader, rows: int) -> None:
-        pieces = (self.data_size, self.accumulate, self.world.replicas) if self.local_batchnorm else ()
-        refuse_single_rows([net.module for net in self._nets], loader, rows, pieces)
+        refuse_single_rows([net.module for net in self._nets], loader, rows, self.normalised_together)
 
     def _seed(self, loss: Tensor, opt: Optimizer) -> Tensor:
         """The gradient that backward starts from: undoes the engine's averaging and applies the loss scale."""

@@ -59,7 +59,7 @@ def opened_image(path: Path, remedy: str = REMEDY) -> Iterator[Image]:
     Raises:
         BadImageError: see :func:`read_image`.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as file:
@@ -69,7 +69,10 @@ def opened_image(path: Path, remedy: str = REMEDY) -> Iterator[Image]:
     except FileNotFoundError:
         raise BadImageError(f"{path}: no such file") from None
     except Exception as error:  # on garbage the decoders raise whatever comes up
-        reason = " ".join(str(error).split()) or type(error).__name__
+        text = getattr(error, "strerror", None) or str(error)  # of the system, without its number and path
+        if isinstance(error, UnidentifiedImageError):
+            text = "of no known kind" if path.stat().st_size else "it is empty"
+        reason = " ".join(text.split()) or type(error).__name__
         reason = reason.replace(repr(str(path)), "it").replace(str(path), "it")
         raise BadImageError(f"{path}: no image that can be read ({reason}); {remedy}") from None
 

@@ -10,7 +10,7 @@ from zoo_datasets.errors import InputError, listed, shown
 from zoo_datasets.images_decode import SUFFIXES
 from zoo_datasets.images_types import FileImages
 
-__all__ = ["image_files", "read_folder"]
+__all__ = ["image_files", "images_below", "read_folder"]
 
 _EVALUATION = ("eval", "val", "test")
 
@@ -21,7 +21,8 @@ def read_folder(folder: Path) -> tuple[FileImages, FileImages | None]:
     Classes and images are in the order of their names; what is not an image by its ending is passed over.
 
     Raises:
-        InputError: fewer than two classes, a class without images, or other classes for evaluation.
+        InputError: fewer than two classes, a class without images, other classes for evaluation, or a link that leads
+            nowhere.
     """
     if not (folder / "train").is_dir():
         return _read(folder, _classes(folder)), None
@@ -42,11 +43,11 @@ def image_files(folder: Path) -> list[Path]:
     """The images below a folder, by their endings, in the order of their paths.
 
     Raises:
-        InputError: there is no folder, or no image in it.
+        InputError: there is no folder, or no image in it, or a link that leads nowhere.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of images")
-    found = _images_below(folder)
+    found = images_below(folder)
     if not found:
         raise InputError(f"{folder}: holds no image ({', '.join(SUFFIXES)})")
     return found
@@ -56,7 +57,7 @@ def _read(folder: Path, classes: list[str]) -> FileImages:
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        own = _images_below(folder / name)
+        own = images_below(folder / name)
         if not own and (folder / name).is_dir():  # an evaluation may lack a class
             raise InputError(
                 f"{folder / name}: the class {shown(name)} holds no image ({', '.join(SUFFIXES)}); fill or remove it"
@@ -82,5 +83,21 @@ def _subfolders(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _images_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+def images_below(folder: Path, end: str = "") -> list[Path]:
+    """The files with an image's ending below a folder, but hidden ones, in the order of their paths.
+
+    Args:
+        end: what their names must end in besides.
+
+    Raises:
+        InputError: one is a link that leads nowhere.
+    """
+    found = []
+    for path in sorted(folder.rglob(f"*{end}")):
+        if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES:
+            continue
+        if path.is_symlink() and not path.exists():
+            raise InputError(f"{path}: is a link that leads nowhere; repair or remove it")
+        if path.is_file():
+            found.append(path)
+    return found

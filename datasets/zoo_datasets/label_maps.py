@@ -12,7 +12,7 @@ from zoo_datasets.errors import InputError, shown
 from zoo_datasets.images_split import split_classes
 from zoo_datasets.label_maps_decode import read_pair
 from zoo_datasets.label_maps_folder import Pair, read_layout
-from zoo_datasets.label_maps_names import with_count
+from zoo_datasets.label_maps_names import check_names, with_count
 from zoo_datasets.scenes import generated_scenes
 from zoo_datasets.segmented import Segmented, SegmentedData, SegmentedRow
 
@@ -49,6 +49,7 @@ def load_label_maps(
     seed: int = 0,
     dont_care: bool = False,
     eval_fraction: float = 0.2,
+    known: tuple[str, ...] | None = None,
 ) -> SegmentedData:
     """Load images and label maps to train on and to evaluate on; those of a folder are read when asked for.
 
@@ -60,19 +61,21 @@ def load_label_maps(
         seed: of the scenes, or of the split.
         dont_care: take 255 in label maps for no label, whatever the layout.
         eval_fraction: the share for evaluation, where nothing is set apart yet.
+        known: the names of a trained model's labels, which the data's are to be; ``labels`` does not count then.
 
     Raises:
-        InputError: one line; what is wrong with the data, or that there is no such folder.
+        InputError: one line; what is wrong with the data, that there is no such folder, or labels that are not
+            those known.
     """
     if data is None:
         scenes = generated_scenes(size, seed)
-        names = with_count(scenes.names, labels, "scenes")
+        names = _names(scenes.names, labels, known, "scenes")
         return SegmentedData(replace(scenes.train, names=names), replace(scenes.eval, names=names))
     folder, source = Path(data), os.fspath(data)
     if not folder.is_dir():
         raise InputError(f"no folder {shown(source)}; give one of images and label maps")
     found = read_layout(folder)
-    names = with_count(found.names, labels, source)
+    names = _names(found.names, labels, known, source)
     train = LabelMapFiles(
         names=names,
         size=size,
@@ -87,3 +90,12 @@ def load_label_maps(
         raise InputError(f"{source}: needs two images or more, one to train and one to evaluate on")
     rows, others = split_classes(np.zeros(len(train), np.int64), [source], eval_fraction, seed, source)
     return SegmentedData(train.take(rows), train.take(others))
+
+
+def _names(
+    found: tuple[str, ...] | None, labels: int | None, known: tuple[str, ...] | None, source: str
+) -> tuple[str, ...]:
+    if known is None:
+        return with_count(found, labels, source)
+    check_names(found, known, source)
+    return known

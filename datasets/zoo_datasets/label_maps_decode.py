@@ -103,7 +103,9 @@ def _middle(height: int, width: int) -> tuple[int, int, int]:
 
 def _out_of_range(path: Path, value: int, meaning: MapFormat) -> BadImageError:
     first, last = meaning.first, meaning.first + meaning.labels - 1
-    remedy = "; if 255 stands for no label there, say --dont-care" if value == DONT_CARE else ""
+    remedy = ""
+    if value == DONT_CARE:  # whatever the command: only training has the flag
+        remedy = "; change it, or train with --dont-care if 255 stands for no label there"
     return BadImageError(
         f"{path}: holds the value {value}, but its {meaning.labels} labels are {first} to {last}{remedy}"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zoo_datasets.errors import InputError, listed
 from zoo_datasets.images_decode import SUFFIXES
+from zoo_datasets.images_folder import images_below
 from zoo_datasets.label_maps_names import CITYSCAPES_IDS, CITYSCAPES_TRAIN_IDS, read_names
 
 __all__ = ["Folder", "Pair", "read_layout"]
@@ -49,7 +50,7 @@ def read_layout(folder: Path) -> Folder:
       or, where there are none, ``..._labelIds.png``; and ``val``; 255 is no label.
 
     Raises:
-        InputError: another layout, or an image or a map without the other; names it.
+        InputError: another layout, an image or a map without the other, or a link that leads nowhere; names it.
     """
     names = read_names(folder)
     if (folder / "leftImg8bit").is_dir() and (folder / "gtFine").is_dir():
@@ -116,9 +117,7 @@ def _paired(images: Path, maps: Path, image_end: str = "", map_end: str = "") ->
 def _by_name(folder: Path, end: str) -> dict[str, Path]:
     """The images below a folder by their paths there, without ending."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob(f"*{end}")):
-        if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES or not path.is_file():
-            continue
+    for path in images_below(folder, end):
         relative = path.relative_to(folder)
         name = str(relative).removesuffix(end) if end else str(relative.with_suffix(""))
         if name in found:

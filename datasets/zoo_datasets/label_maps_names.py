@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from zoo_datasets.errors import InputError, shown
 
-__all__ = ["CITYSCAPES_IDS", "CITYSCAPES_TRAIN_IDS", "MOST_LABELS", "NAMES_FILE", "read_names", "with_count"]
+__all__ = [
+    "CITYSCAPES_IDS",
+    "CITYSCAPES_TRAIN_IDS",
+    "MOST_LABELS",
+    "NAMES_FILE",
+    "check_names",
+    "read_names",
+    "with_count",
+]
 
 MOST_LABELS = 255  # a PNG's 8 bits, and 255 is for no label
 NAMES_FILE = "labels.txt"
@@ -31,10 +40,10 @@ def read_names(folder: Path) -> tuple[str, ...] | None:
         InputError: not text, no names or too many, an empty line between names, or a name twice.
     """
     path = folder / NAMES_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is an error
         return None
     try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason})") from None
@@ -71,3 +80,29 @@ def with_count(names: tuple[str, ...] | None, count: int | None, source: str) ->
     if count < len(known):
         raise InputError(f"--labels {count}: {source} has {len(known)} labels")
     return known + tuple(str(label) for label in range(len(known), count))
+
+
+def check_names(names: tuple[str, ...] | None, known: tuple[str, ...], source: str) -> None:
+    """Raises unless labels of these names may be those that a model knows.
+
+    A label that nothing names, and that :func:`with_count` or a converter calls by its number, may be any.
+
+    Args:
+        names: of the data's labels; None where it names none. known: of the model's.
+
+    Raises:
+        InputError: the first label that differs; or there are more or fewer.
+    """
+    for label, (ours, theirs) in enumerate(zip(names or (), known, strict=False)):
+        if ours != theirs and str(label) not in (ours, theirs):
+            raise InputError(
+                f"{source}: label {label} is {shown(ours)}, and the model's is {shown(theirs)}; number the labels, and "
+                f"name them in {NAMES_FILE}, as the model does"
+            )
+    if names is None:
+        return
+    rest = range(len(names), len(known))
+    if len(names) > len(known) or any(known[label] != str(label) for label in rest):
+        raise InputError(
+            f"{source}: has {len(names)} labels, and the model {len(known)}; give data of the model's labels"
+        )

@@ -122,9 +122,19 @@ def test_damage_gives_pixels_or_the_name_of_the_file(tmp_path_factory, channels,
 def test_a_file_is_named_once(tmp_path):
     (tmp_path / "x.png").write_bytes(b"nonsense")
     with pytest.raises(
-        BadImageError, match=r"x\.png: no image that can be read \(cannot identify image file it\)"
+        BadImageError, match=r"^\S*x\.png: no image that can be read \(of no known kind\); repair"
     ):
         read_image(tmp_path / "x.png", 3)
+
+
+def test_an_empty_file_and_a_folder_are_called_so(tmp_path):
+    (tmp_path / "x.png").touch()
+    (tmp_path / "y.png").mkdir()
+    for name, reason in (("x", "it is empty"), ("y", "Is a directory")):
+        with pytest.raises(
+            BadImageError, match=rf"^\S*{name}\.png: no image that can be read \({reason}\); repair"
+        ):
+            read_image(tmp_path / f"{name}.png", 3)
 
 
 def test_a_worker_s_traceback_is_left_out_of_the_message():

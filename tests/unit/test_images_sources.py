@@ -204,3 +204,14 @@ def test_cifar_that_cannot_be_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar.tar.gz")
     with pytest.raises(InputError, match=r"cifar10: cannot be downloaded into .*give its folder as --data"):
         load_images("cifar10")
+
+
+def test_hidden_files_are_passed_over_and_a_link_that_leads_nowhere_is_named(tmp_path):
+    folder = folder_of(tmp_path, {"a": 3, "b": 3})
+    (folder / "a" / "._00.png").write_text("of a file system")
+    (folder / "a" / "x.png").mkdir()
+    data = load_images(str(folder))
+    assert len(data.train) + len(data.eval) == 6
+    (folder / "b" / "03.png").symlink_to("nowhere.png")
+    with pytest.raises(InputError, match=r"b/03\.png: is a link that leads nowhere; repair or remove it"):
+        load_images(str(folder))

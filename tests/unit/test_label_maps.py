@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -98,6 +98,7 @@ def test_a_format_that_changes_labels_is_refused(tmp_path):
         read_label_map(path, FORMAT)
 
 
+@example(19, 255, False, 0)
 @given(st.integers(1, 255), st.integers(0, 65535), st.booleans(), st.sampled_from([0, 1]))
 @settings(max_examples=60)
 def test_a_label_out_of_range_is_named_and_255_is_where_asked(
@@ -115,7 +116,7 @@ def test_a_label_out_of_range_is_named_and_255_is_where_asked(
             read_label_map(path, meaning)
         message = str(caught.value)
         assert message.startswith(f"{path}: holds the value {value}, but its {count} labels are {first} to ")
-        assert ("--dont-care" in message) == (value == 255)
+        assert ("or train with --dont-care" in message) == (value == 255)
 
 
 @settings(max_examples=60)
@@ -304,6 +305,65 @@ def test_what_is_wrong_with_a_split_folder(tmp_path):
     (tmp_path / "val" / "images").mkdir(parents=True)
     with pytest.raises(InputError, match="val/labels: no such folder"):
         load_label_maps(tmp_path, 1, labels=2)
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    for name in "abc":
+        pair(tmp_path, name, [[0]])
+    (tmp_path / "images" / "deep.png").mkdir()  # no image
+    assert len(load_label_maps(tmp_path, 1, labels=2).train) == 2
+    for kind in ("images", "labels"):
+        link = tmp_path / kind / "b.png"
+        link.rename(tmp_path / "moved.png")
+        link.symlink_to("nowhere.png")
+        with pytest.raises(
+            InputError, match=rf"{kind}/b\.png: is a link that leads nowhere; repair or remove it"
+        ):
+            load_label_maps(tmp_path, 1, labels=2)
+        link.unlink()
+        link.symlink_to(tmp_path / "moved.png")
+        load_label_maps(tmp_path, 1, labels=2)
+    (tmp_path / "labels.txt").symlink_to("nowhere.txt")
+    with pytest.raises(InputError, match=r"labels\.txt: cannot be read \(No such file"):
+        load_label_maps(tmp_path, 1, labels=2)
+
+
+def test_names_after_a_byte_order_mark(tmp_path):
+    pair(tmp_path, "a", [[0]])
+    pair(tmp_path, "b", [[0]])
+    (tmp_path / "labels.txt").write_text("sky\nground\n", encoding="utf-8-sig")
+    assert load_label_maps(tmp_path, 1).names == ("sky", "ground")
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "message"),
+    [
+        (None, ("sky", "tree"), ""),
+        (("sky", "tree"), ("sky", "tree"), ""),
+        (("sky", "1"), ("0", "tree"), ""),
+        (("sky",), ("sky", "1"), ""),
+        (
+            ("tree", "sky"),
+            ("sky", "tree"),
+            "label 0 is 'tree', and the model's is 'sky'; number the labels, and",
+        ),
+        (("sky", "tree"), ("sky", "sea", "2"), "label 1 is 'tree', and the model's is 'sea'"),
+        (("sky", "tree"), ("sky",), "has 2 labels, and the model 1"),
+        (("sky",), ("sky", "tree"), "has 1 labels, and the model 2"),
+    ],
+)
+def test_data_for_a_model_that_knows_its_labels(tmp_path, names, known, message):
+    """Names are compared but for those that are made up; no option is asked for."""
+    pair(tmp_path, "a", [[0]])
+    pair(tmp_path, "b", [[0]])
+    if names is not None:
+        (tmp_path / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    if not message:
+        assert load_label_maps(tmp_path, 1, known=known).names == known
+        return
+    with pytest.raises(InputError, match=f"^{tmp_path}: {message}") as caught:
+        load_label_maps(tmp_path, 1, known=known)
+    assert "--" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from zoo.models.sean.config import SeanConfig
-from zoo.models.sean.convert import from_official, load_official, official_config, to_official
+from zoo.models.sean.convert import convert, from_official, load_official, official_config, to_official
 from zoo.models.sean.discriminator import Discriminator
 from zoo.models.sean.generator import Generator
 from zoo_datasets.errors import InputError
@@ -69,3 +69,34 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(official: dict[str, State]) 
     refused({**state, "fc.bias": torch.zeros(7)}, r"fc\.bias has shape \(7,\), not \(64,\)")
     with pytest.raises(InputError, match=r"no fc\.weight of four axes"):
         official_config(official["discriminator"])
+
+
+def test_a_file_that_is_none_is_named(
+    official: dict[str, State], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    generator, discriminator = tmp_path / "latest_net_G.pth", tmp_path / "latest_net_D.pth"
+
+    def refused(file: Path, message: str) -> None:
+        with pytest.raises(InputError, match=f"^{file}: {message}"):
+            convert(generator if file == discriminator and generator.exists() else file)
+
+    torch.save(official["discriminator"], discriminator)
+    refused(discriminator, r"no fc\.weight of four axes: is this the right network's file\?")
+    assert not caplog.messages
+    for state, message in (
+        (
+            {**official["generator"], "extra": torch.zeros(1)},
+            "extra is no tensor of a Generator; give the official",
+        ),
+        ({**official["generator"], "fc.bias": torch.zeros(7)}, r"fc\.bias has shape \(7,\), not \(64,\) as"),
+        ({**official["generator"], "fc.weight": torch.zeros(3, 19, 3, 3)}, "sean: filters is 0"),
+        ({3: torch.zeros(1)}, "holds no weights by name"),
+    ):
+        torch.save(state, generator)
+        refused(generator, message)
+    torch.save(official["generator"], generator)
+    torch.save({}, discriminator)
+    refused(discriminator, r"no discriminator_0\.model0\.0\.weight of four axes")
+    discriminator.unlink()
+    convert(generator)
+    assert "the image size is not in the file; 256 is taken" in caplog.messages[-1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch import nn
 import parallel
 from parallel import rng
 from zoo.config import OptionError
+from zoo.flags import from_flags
 from zoo.models.sean.config import SeanConfig
 from zoo.models.sean.generator import Generator
 from zoo.models.sean.pictures import as_pixels, coloured, grid
@@ -174,10 +177,37 @@ def test_what_cannot_be_drawn(files):
     lacking = SCENE_LABELS[min(second - first)]
     fails(rf"--mask .*1-map\.png: has '{lacking}', for which", with_means=False)
     fails("--region sea=x.png: no region 'sea'; ", region=("sea=x.png",))
-    fails(r"nothing\.png: no such file", region=("sky=nothing.png",))
+    fails(r"^--region nothing\.png: no such file$", region=("sky=nothing.png",))
+    fails(r"^--region no-map\.png: no such file$", region=(f"sky={files / '2.png'},no-map.png",))
     absent = SCENE_LABELS[min(set(range(8)) - third)]
     text = f"{absent}={files / '2.png'},{files / '2-map.png'}"
     fails(f"has no region '{absent}' to take the style of", region=(text,))
+
+
+def without_a_network() -> Sampler:
+    """For what is said before anything is drawn."""
+    net = SimpleNamespace(config=CONFIG)
+    return Sampler(None, net, SCENE_LABELS, MapFormat(len(SCENE_LABELS)), None, torch.float32)
+
+
+def test_files_that_are_not_there_are_named_with_their_flag(files):
+    there = {"style": files / "0.png", "style_mask": files / "0-map.png", "mask": files / "0-map.png"}
+    for name in GIVEN:
+        given = SeanSampleConfig(run=Path("run"), **(there | {name: Path("gone.png")}))
+        with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')} gone\.png: no such file$"):
+            without_a_network().draw(given, DATA.eval)
+
+
+def test_fewer_images_than_asked_for_are_said(monkeypatch, caplog):
+    monkeypatch.setattr(Sampler, "reconstructed", lambda self, images, seed: len(images))
+    with caplog.at_level(logging.INFO, "zoo"):
+        assert without_a_network().draw(options(n=3), DATA.eval) == 3
+        assert not caplog.messages
+        assert without_a_network().draw(options(n=4), DATA.eval) == 3
+    assert caplog.messages == ["scenes holds out 3 images: -n 4 draws them all"]
+
+
+GIVEN = ("style", "style_mask", "mask")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +219,7 @@ def test_what_cannot_be_drawn(files):
         ({"blend": 0.5}, "blend needs --region"),
         ({"blend": 2.0}, "blend must be from 0 to 1"),
         ({"n": 0}, "n must be at least 1"),
+        ({name: Path("a.png") for name in GIVEN} | {"n": 2}, "n counts held-out images; leave it out"),
     ],
 )
 def test_options_that_do_not_go_together(more, message):
@@ -199,6 +230,17 @@ def test_options_that_do_not_go_together(more, message):
 def test_a_region_that_is_not_a_pair(files):
     with pytest.raises(OptionError, match=r"region must be NAME=IMAGE, not 'sky'"):
         options(files, region=("sky",))
+    for text in ("sky=a.png,", "sky=,a.png", "sky=,"):
+        with pytest.raises(OptionError, match=f"region must be NAME=IMAGE or NAME=IMAGE,MAP, not '{text}'"):
+            options(files, region=(text,))
+
+
+def test_a_region_given_twice():
+    argv = ["run", "--style", "a.png", "--style-mask", "b.png", "--mask", "c.png", "--region"]
+    with pytest.raises(InputError, match=r"^--region sky=b\.png: sky is given twice$"):
+        from_flags(
+            SeanSampleConfig, [*argv, "sky=a.png", "sky=b.png"], prog="zoo", positionals={"run": "RUN"}
+        )
 
 
 def test_a_picture_is_written_as_png_once(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import parallel
 import zoo
+from zoo.checkpoint import read_checkpoint
 from zoo.commands import main
 from zoo.config import OptionError
 from zoo.fill import from_dict
@@ -23,10 +25,12 @@ from zoo.models.sean.biases import freeze_dead_biases
 from zoo.models.sean.config import SeanConfig, SeanTrainConfig
 from zoo.models.sean.generator import Generator
 from zoo.models.sean.pictures import as_pixels
+from zoo.models.sean.sample_config import SeanSampleConfig
 from zoo.models.sean.schedule import linear_decay
 from zoo.models.sean.trainer import SeanTrainer
+from zoo.trainer import evaluating
 from zoo_datasets.errors import InputError
-from zoo_datasets.scenes import Scenes
+from zoo_datasets.scenes import SCENE_LABELS, Scenes
 from zoo_datasets.segmented import SegmentedData
 
 SMALL: dict[str, Any] = {
@@ -122,6 +126,36 @@ def test_one_pixel_to_normalise_by_is_refused_before_it_starts() -> None:
     trained(1, scenes(32, 5), batch_size=5)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "rows", "batch_size", "accumulate", "other"),
+    [
+        ("single", 8, 4, 1, 0),
+        ("single", 8, 4, 2, 0),
+        ("single", 8, 4, 4, 8),  # each part holds one
+        ("single", 6, 4, 2, 6),  # each part of the last batch does; of 5, one image is left over
+        ("single", 3, 3, 2, None),  # no batch size does
+        ("dp", 8, 4, 1, 0),
+        ("dp", 8, 2, 1, 4),
+    ],
+)
+def test_with_local_batchnorm_what_a_part_holds_counts(
+    strategy: str, rows: int, batch_size: int, accumulate: int, other: int | None
+) -> None:
+    def work(p: parallel.Parallel) -> None:
+        config = SeanTrainConfig(**(SMALL | {"batch_size": batch_size}), local_batchnorm=True)
+        SeanTrainer(p, config, scenes(32, rows)).build()
+
+    options = {"local_batchnorm": True, "accumulate": accumulate, "nproc": 2 if strategy == "dp" else None}
+    if other == 0:
+        parallel.launch(work, strategy, **options)
+        return
+    remedy = "64 pixels" if other is None else f"--batch-size {other}, or 64 pixels"
+    with pytest.raises(
+        InputError, match=f"single image of it, as there is on a rank or in a part.*; give {remedy}$"
+    ):
+        parallel.launch(work, strategy, **options)
+
+
 def test_dead_biases_are_those_whose_gradient_is_zero() -> None:
     torch.manual_seed(0)
     net = Generator(SeanConfig(labels=4, image_size=64, filters=2, style_length=4)).double()
@@ -192,6 +226,57 @@ def test_evaluation_says_the_same_again(run: Path, capsys: pytest.CaptureFixture
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     metrics = run_cli(capsys, "evaluate", run)["metrics"]
     assert metrics == pytest.approx({name: last[f"eval_{name}"] for name in metrics}, rel=1e-5)
+
+
+def folder_of_scenes(folder: Path, value: int = 0) -> Path:
+    """Two pairs that name no label, with one pixel of another value."""
+    for number in range(2):
+        row = scenes(32, 2).train[number]
+        labels = row["labels"].astype(np.uint8)
+        labels[0, 0] = value
+        for kind, pixels in (("images", as_pixels(row["image"])), ("labels", labels)):
+            (folder / kind).mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(folder / kind / f"{number}.png")
+    return folder
+
+
+def test_evaluation_on_a_folder_knows_the_labels(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of_scenes(tmp_path)
+    assert run_cli(capsys, "evaluate", run, "--data", folder)["metrics"].keys() == {"psnr", "ssim", "rmse"}
+    (folder / "labels.txt").write_text("\n".join(sorted(SCENE_LABELS, reverse=True)), encoding="utf-8")
+    assert main(["evaluate", str(run), "--data", str(folder)]) == 2
+    assert f"{folder}: label 0 is 'triangle', and the model's is 'sky'" in capsys.readouterr().err
+
+
+def test_evaluation_takes_255_as_the_training_did(run: Path, tmp_path: Path) -> None:
+    folder, checkpoint = folder_of_scenes(tmp_path, 255), read_checkpoint(run)
+
+    def work(p: parallel.Parallel, dont_care: bool) -> int:
+        map_format = {**checkpoint.description["map_format"], "dont_care": dont_care}
+        described = replace(checkpoint, description={**checkpoint.description, "map_format": map_format})
+        held_out = described.trainer(p)._held_out(str(folder))
+        return int(held_out[0]["labels"][0, 0])
+
+    assert parallel.launch(work, "single", True) == 255
+    with pytest.raises(InputError, match="or train with --dont-care if 255 stands for no label there"):
+        parallel.launch(work, "single", False)
+
+
+def test_samples_from_another_folder_than_the_training(run: Path, tmp_path: Path) -> None:
+    """The options say where the data was from there, the description where it is."""
+    checkpoint = read_checkpoint(run)
+    described = replace(
+        checkpoint, description={**checkpoint.description, "data": str(folder_of_scenes(tmp_path))}
+    )
+
+    def work(p: parallel.Parallel) -> int:
+        trainer = described.trainer(p, data="from/there")
+        with evaluating(trainer):
+            return trainer.sample(SeanSampleConfig(run=run, n=1)).samples  # type: ignore[union-attr]
+
+    assert parallel.launch(work, "single") == 1
 
 
 def test_samples_are_a_grid(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

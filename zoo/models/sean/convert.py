@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,27 @@ def convert(path: Path) -> tuple[SeanTrainConfig, dict[str, Any], dict[str, nn.M
     Raises:
         InputError: no such file, or not an official checkpoint.
     """
-    states = {"net": read_weights(path, "the official generator, latest_net_G.pth")}
+    state = read_weights(path, "the official generator, latest_net_G.pth")
+    with _named(path):
+        sizes = official_config(state)
+        models: dict[str, nn.Module] = {"net": Generator(sizes)}
+        load_official(models["net"], state)
     beside = path.with_name(path.name.replace("net_G", "net_D"))
     if beside != path and beside.is_file():
-        states["discriminator"] = read_weights(beside, "the official discriminator")
+        judge = read_weights(beside, "the official discriminator")
+        with _named(beside):
+            sizes = official_config(state, judge)
+            models["discriminator"] = Discriminator(sizes)
+            load_official(models["discriminator"], judge)
     else:
         log.warning("%s: no discriminator beside it; the generator alone is converted", path)
-    sizes = official_config(states["net"], states.get("discriminator"))
-    models: dict[str, nn.Module] = {"net": Generator(sizes)}
-    if "discriminator" in states:
-        models["discriminator"] = Discriminator(sizes)
-    for name, model in models.items():
-        load_official(model, states[name])
+    log.warning(  # `zoo convert` shows nothing below it
+        "%s: the image size is not in the file; %d is taken for samples and evaluations "
+        "(from Python the network takes any multiple of %d)",
+        path,
+        sizes.image_size,
+        sizes.coarsest,
+    )
     names = [str(label) for label in range(sizes.labels)]
     options = {name: value for name, value in asdict(sizes).items() if name != "labels"}
     description = {
@@ -90,7 +100,7 @@ def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state of a ``Generator`` or ``Discriminator`` from the official one's.
 
     Raises:
-        InputError: a label's mapping is missing, or of another shape than the others.
+        InputError: a label's mapping is missing, or of another shape than the others; who knows the file names it.
     """
     ours: dict[str, Tensor] = {}
     stacks: dict[str, dict[int, Tensor]] = {}
@@ -103,12 +113,10 @@ def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, by_label in stacks.items():
         for label in range(max(by_label) + 1):
             if label not in by_label:
-                raise InputError(
-                    f"sean: official checkpoint: no {_official_name(name, label)}: is the file complete?"
-                )
+                raise InputError(f"no {_official_name(name, label)}: is the file complete?")
             if by_label[label].shape != by_label[0].shape:
                 raise InputError(
-                    f"sean: official checkpoint: {_official_name(name, label)} has shape "
+                    f"{_official_name(name, label)} has shape "
                     f"{tuple(by_label[label].shape)}, unlike label 0's {tuple(by_label[0].shape)}"
                 )
         ours[name] = torch.stack([by_label[label] for label in range(len(by_label))])
@@ -134,7 +142,7 @@ def official_config(
     They tell neither the image size nor whether the resolution doubles 5 or 6 times: the defaults are taken.
 
     Raises:
-        InputError: the tensors that tell are missing.
+        InputError: the tensors that tell are missing; who knows the file names it.
     """
     default = SeanConfig()
     mask, style = _tensor(generator, "fc.weight"), _tensor(generator, "Zencoder.model.14.weight")
@@ -153,21 +161,30 @@ def load_official(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Loads an official checkpoint's state into a ``Generator`` or ``Discriminator``.
 
     Raises:
-        InputError: a name or a shape differs from the model's.
+        InputError: a name or a shape differs from the model's; who knows the file names it.
     """
     ours = from_official(state)
-    expected = model.state_dict()
+    expected, what = model.state_dict(), f"the official {type(model).__name__.lower()}"
     for name in (*expected, *ours):
         if name not in ours:
-            raise InputError(f"sean: official checkpoint: no {name}, which a {type(model).__name__} has")
+            raise InputError(f"no {name}, which a {type(model).__name__} has: is the file complete?")
         if name not in expected:
-            raise InputError(f"sean: official checkpoint: {name} is no tensor of a {type(model).__name__}")
+            raise InputError(f"{name} is no tensor of a {type(model).__name__}; give {what}'s file")
         if ours[name].shape != expected[name].shape:
             raise InputError(
-                f"sean: official checkpoint: {name} has shape {tuple(ours[name].shape)}, "
-                f"not {tuple(expected[name].shape)}: give the options it was trained with"
+                f"{name} has shape {tuple(ours[name].shape)}, not {tuple(expected[name].shape)} as the other "
+                f"tensors' sizes have it; give {what}'s file"
             )
     model.load_state_dict(ours)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What does not fit is said of the file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _official_name(ours: str, label: int) -> str:
@@ -177,7 +194,5 @@ def _official_name(ours: str, label: int) -> str:
 
 def _tensor(state: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in state or state[name].dim() != 4:
-        raise InputError(
-            f"sean: official checkpoint: no {name} of four axes: is this the right network's file?"
-        )
+        raise InputError(f"no {name} of four axes: is this the right network's file?")
     return state[name]

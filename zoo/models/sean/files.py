@@ -23,6 +23,8 @@ def read_weights(path: Path, wanted: str) -> Mapping[str, Tensor]:
     if not path.is_file():
         raise InputError(f"{path}: no such file: give {wanted}")
     loaded = read_weights_file(path)
-    if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
+    if not isinstance(loaded, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in loaded.items()
+    ):
         raise InputError(f"{path}: holds no weights by name: give {wanted}")
     return loaded

@@ -37,9 +37,18 @@ class SeanSampleConfig(SampleConfig):
         for name in given:
             lacking = " and ".join(f"--{other.replace('_', '-')}" for other in together if other not in given)
             require(not lacking, name, f"needs {lacking} too")
+        require(
+            not given or self.n == type(self).n, "n", "counts held-out images; leave it out beside --mask"
+        )
         require(not self.region or bool(given), "region", "needs --style, --style-mask and --mask")
+        names = set()
         for text in self.region:
             name, equals, image = text.partition("=")
             require(bool(name and equals and image), "region", f"must be NAME=IMAGE, not {text!r}")
+            first, comma, last = image.rpartition(",")
+            good = not comma or bool(first and last)
+            require(good, "region", f"must be NAME=IMAGE or NAME=IMAGE,MAP, not {text!r}")
+            require(name not in names, "region", f"{text}: {name} is given twice")
+            names.add(name)
         require(0 <= self.blend <= 1, "blend", f"must be from 0 to 1, not {self.blend:g}")
         require(self.blend == 1 or bool(self.region), "blend", "needs --region with the style to blend with")

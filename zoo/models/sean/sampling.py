@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from zoo.picture import Picture
 from zoo_datasets.errors import InputError, shown
 from zoo_datasets.label_maps_decode import read_pair, read_square, read_square_map
 from zoo_datasets.segmented import MapFormat, Segmented, SegmentedRow
+
+log = logging.getLogger("zoo")
 
 _ROWS_AT_ONCE = 16
 
@@ -59,6 +62,10 @@ class Sampler:
         """
         if options.mask is not None:
             return self.transferred(options)
+        if options.n > len(held_out):
+            log.info(
+                "%s holds out %d images: -n %d draws them all", held_out.source, len(held_out), options.n
+            )
         return self.reconstructed(held_out.take(np.arange(min(options.n, len(held_out)))), options.seed)
 
     def reconstructed(self, images: Segmented, seed: int) -> Picture:
@@ -78,8 +85,9 @@ class Sampler:
         """The map of ``--mask`` in the style of ``--style`` and, for some regions, of others."""
         assert options.mask is not None and options.style is not None and options.style_mask is not None
         size = self.net.config.image_size
-        labels = read_square_map(options.mask, self.map_format, size)
-        picture = read_pair(options.style, options.style_mask, self.map_format, size)
+        labels = read_square_map(_there("--mask", options.mask), self.map_format, size)
+        style_files = _there("--style", options.style), _there("--style-mask", options.style_mask)
+        picture = read_pair(*style_files, self.map_format, size)
         regions, pictures = {}, [picture["image"]]
         for text in options.region:
             label, row, place = self._region(text)
@@ -120,10 +128,11 @@ class Sampler:
         label, size = self.names.index(name), self.net.config.image_size
         image, comma, label_map = file.rpartition(",")
         if comma and not Path(file).exists():
-            row = read_pair(Path(image), Path(label_map), self.map_format, size)
+            files = _there("--region", Path(image)), _there("--region", Path(label_map))
+            row = read_pair(*files, self.map_format, size)
         else:
             whole = np.full((size, size), label, dtype=np.int64)
-            row = {"image": read_square(Path(file), size), "labels": whole}
+            row = {"image": read_square(_there("--region", Path(file)), size), "labels": whole}
         return label, row, f"--region {text}"
 
     def _grid(self, pictures: list[list[np.ndarray]], rows: list[SegmentedRow]) -> Picture:
@@ -141,6 +150,13 @@ class Sampler:
     def _shapes(self) -> dict[str, tuple[int, int, int]]:
         size = self.net.config.image_size
         return self.net.noise_shapes(size, size)
+
+
+def _there(flag: str, path: Path) -> Path:
+    """The path, if something is there; names the flag that it was given with if not."""
+    if not path.exists():
+        raise InputError(f"{flag} {path}: no such file")
+    return path
 
 
 def mean_styles_over(p: Parallel, net: Generator, images: Segmented, dtype: torch.dtype) -> Styles:

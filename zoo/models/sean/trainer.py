@@ -63,7 +63,7 @@ class SeanTrainer(Trainer[SeanTrainConfig]):
 
     def build(self) -> None:
         p, config = self.p, self.config
-        data = self.data = self.data or self._load(config.data)
+        data = self.data = self.data or self._load(config.data, config.dont_care)
         self.names, self.mirror = data.names, mirror_table(data.names)
         self._take_sizes(config.sizes(len(data.names)))
         self._check_rows(len(data.train))
@@ -153,7 +153,7 @@ class SeanTrainer(Trainer[SeanTrainConfig]):
         rows: dict[str, list[Tensor]] = defaultdict(list)
         shown: dict[str, list[Tensor]] = defaultdict(list)
         index: list[Tensor] = []
-        data = self._held_out()
+        data = self._held_out(self.config.data)
         if data is None:
             return None
         for batch in self.p.loader(data, self.config.batch_size, seed=self.config.seed):
@@ -185,7 +185,7 @@ class SeanTrainer(Trainer[SeanTrainConfig]):
         sampler = Sampler(self.p, self._generator, self.names, map_format, means, self.dtype)
         if options.mask is not None:
             return sampler.transferred(options)
-        held_out = self._held_out()
+        held_out = self._held_out(None)  # the training's own: its config holds a path from where that began
         if held_out is None:
             raise InputError(
                 "zoo sample: the run knows no images to reconstruct; give --style, --style-mask and --mask"
@@ -202,33 +202,39 @@ class SeanTrainer(Trainer[SeanTrainConfig]):
         assert isinstance(generator, Generator)
         return generator
 
-    def _held_out(self) -> Segmented | None:
+    def _held_out(self, data: str | None) -> Segmented | None:
+        """The images held out of the data, or of what was trained on if that is None."""
         if self.data is None:
-            data = self.config.data if self.config.data is not None else self.description["data"]
+            data = self.description["data"] if data is None else data
             if data is None:
                 return None
-            self.data = self._load(data)
-            if len(self.data.names) != len(self.names):
-                raise InputError(
-                    f"{self.data.eval.source}: has {len(self.data.names)} labels, and the model {len(self.names)}"
-                )
+            dont_care = self.config.dont_care or self.description["map_format"]["dont_care"]
+            self.data = self._load(data, dont_care, self.names)
         return self.data.eval
 
-    def _load(self, data: str | None) -> SegmentedData:
+    def _load(self, data: str | None, dont_care: bool, known: tuple[str, ...] | None = None) -> SegmentedData:
         config, folder = self.config, None if data == SCENES else data
-        return load_label_maps(folder, config.image_size, config.labels, config.seed, config.dont_care)
+        return load_label_maps(folder, config.image_size, config.labels, config.seed, dont_care, known=known)
 
     def _check_rows(self, rows: int) -> None:
         """Raises where one image of one pixel in the first block would be all there is to normalise by."""
         config, sizes = self.config, self.sizes
-        fewest = (
-            1 if config.local_batchnorm else min(rows, config.batch_size, rows % config.batch_size or rows)
+
+        def fewest(batch_size: int) -> int:
+            batches = {min(rows, batch_size), rows % batch_size or batch_size}
+            return min(piece for batch in batches for piece in self.p.normalised_together(batch) if piece)
+
+        if sizes.image_size != sizes.coarsest or fewest(config.batch_size) > 1:
+            return
+        others = sorted(range(2, rows + 1), key=lambda size: abs(size - config.batch_size))
+        other = next((size for size in others if fewest(size) > 1), None)
+        where = "on a rank or in a part" if config.local_batchnorm else "in a batch"
+        raise InputError(
+            f"--image-size {sizes.image_size}: the generator begins with one pixel, and BatchNorm over a single image "
+            f"of it, as there is {where}, has no variance; give "
+            + (f"--batch-size {other}, or " if other else "")
+            + f"{2 * sizes.coarsest} pixels"
         )
-        if sizes.image_size == sizes.coarsest and fewest == 1:
-            raise InputError(
-                f"--image-size {sizes.image_size}: the generator begins with one pixel, and BatchNorm over a single "
-                f"image of it has no variance; give a batch size that leaves no image over, or {2 * sizes.coarsest}"
-            )
 
     def _seen(self, part: Batch) -> tuple[Tensor, Tensor]:
         """Images and label maps, mirrored by chance where ``--flip`` is given."""
