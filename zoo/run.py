@@ -57,10 +57,11 @@ def train(p: Parallel, entry: ModelEntry, config: TrainConfig) -> dict[str, Any]
         CheckpointError: there is no good checkpoint to go on from.
         SaveError: a checkpoint cannot be written.
     """
+    from zoo.pretrained import goes_on
     from zoo.trainer import fit
 
-    trainer: Trainer[Any] = entry.load("trainer")(p, config)
     sources: list[Path] = p.broadcast(sources_of(config) if p.is_main else None)
+    trainer: Trainer[Any] = entry.load("trainer")(p, goes_on(config) if sources else config)
     run = RunRecorder(entry.name, config, p) if p.is_main else None
     keeper = FolderKeeper(p, entry.name, config, sources, run)
     with run or nullcontext():

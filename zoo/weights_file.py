@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zoo_datasets.errors import InputError
+from zoo_datasets.errors import InputError, listed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What published checkpoints keep weights under, and what wrappers put before their names.
+_NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.")
 
 
 def read_weights_file(path: Path) -> Any:
@@ -32,3 +40,33 @@ def read_weights_file(path: Path) -> Any:
         raise InputError(
             f"{path}: not a torch checkpoint of tensors alone, which is all that is read; give a saved state_dict"
         ) from None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name.
+
+    Nested keys ("state_dict", "model" and their averages) are followed, prefixes of wrappers taken off.
+
+    Raises:
+        InputError: no such file, damaged, or with more than tensors and plain containers in it.
+    """
+    from torch import Tensor
+
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of weights")
+    found = read_weights_file(path)
+    for key in _NESTED:
+        while isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: holds no weights by name")
+    weights = {_plain(str(name)): value for name, value in found.items() if isinstance(value, Tensor)}
+    if not weights:
+        raise InputError(f"{path}: holds no weights; its keys are {listed([str(key) for key in found])}")
+    return weights
+
+
+def _plain(name: str) -> str:
+    for prefix in _PREFIXES * 2:  # in either order
+        name = name.removeprefix(prefix)
+    return name

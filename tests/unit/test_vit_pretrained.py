@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 
-from zoo.models.vit.pretrained import fresh_net, pretrained_net, read_weights
+from zoo.models.vit.pretrained import fresh_net, pretrained_net
+from zoo.weights_file import read_weights
 from zoo_datasets.errors import InputError
 
 ARCH = "vit_tiny_patch16_224"

@@ -34,6 +34,8 @@ class DDPMConfig(TrainConfig):
     """units of a hidden layer"""
     initial_weights: Literal["he", "torch"] = "he"
     """he draws for ReLU layers (He et al. 2015), torch leaves nn.Linear's own"""
+    pretrained: str = "none"
+    """weights to begin from: none, a run or checkpoint, or a file of weights"""
     time_embedding: int = 0
     """sines and cosines that tell the network the time; 0 gives it t / T as a number"""
     diffusion_steps: int = 1000

@@ -26,6 +26,7 @@ from zoo.models.ddpm.plan import PLAN
 from zoo.models.ddpm.report import write_report
 from zoo.models.ddpm.sampler import OnStep, SamplerConfig, reverse_steps, sample
 from zoo.models.ddpm.schedule import make_schedule
+from zoo.pretrained import begin_from
 from zoo.progress import stage
 from zoo.trainer import Evaluation, Numbers, Rows, Trainer
 from zoo_datasets import InputError, Normaliser
@@ -55,6 +56,7 @@ class DDPMTrainer(Trainer[DDPMConfig]):
         }
         net = self._fresh()
         self.models["net"] = self.p.wrap(net, self.plan(net))
+        begin_from(self.p, config.pretrained, "ddpm", self.models)
         self.optimizers["net"] = self.p.optimizer(self.models["net"], torch.optim.Adam, lr=config.lr)
         if config.ema:
             self.emas["net"] = self.p.ema(self.models["net"], config.ema)

@@ -28,6 +28,7 @@ from zoo.models.devnet.reference import ReferenceScores
 from zoo.models.devnet.report import score_metrics, write_report
 from zoo.models.devnet.sampler import BalancedSampler
 from zoo.models.devnet.threshold import score_threshold
+from zoo.pretrained import begin_from
 from zoo.trainer import Evaluation, Numbers, Rows, Trainer
 from zoo_datasets import (
     NAMED,
@@ -76,6 +77,7 @@ class DevNetTrainer(Trainer[DevNetConfig]):
         with torch.random.fork_rng(devices=[]):  # making a Linear draws weights that are not used
             net = DevNet(in_features, config.network_depth, shared_generator(config.seed, "weights"))
         self.models["net"] = self.p.wrap(net, self.plan(net))
+        begin_from(self.p, config.pretrained, "devnet", self.models)
         self.optimizers["net"] = self.p.optimizer(
             self.models["net"],
             torch.optim.RMSprop,

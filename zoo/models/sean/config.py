@@ -78,6 +78,8 @@ class SeanTrainConfig(TrainConfig):
     """how often the generator doubles its resolution"""
     discriminator_filters: int = 16
     """channels of the discriminator's first layer"""
+    pretrained: str = "none"
+    """weights to begin from: none, a run or checkpoint, or a file of the generator's weights"""
     batch_size: int = 4
     """images of a global batch, whatever the number of ranks"""
     lr: float = 1e-3

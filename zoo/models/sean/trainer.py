@@ -33,6 +33,7 @@ from zoo.models.sean.sampling import Sampler, mean_styles_over
 from zoo.models.sean.schedule import linear_decay
 from zoo.models.sean.styles import Styles
 from zoo.picture import Picture
+from zoo.pretrained import begin_from
 from zoo.trainer import Evaluation, Numbers, Trainer, evaluating
 from zoo_datasets.errors import InputError
 from zoo_datasets.label_maps import load_label_maps
@@ -71,6 +72,7 @@ class SeanTrainer(Trainer[SeanTrainConfig]):
         discriminator = self.models["discriminator"] = p.wrap(
             lambda: self._fresh(Discriminator), DISCRIMINATOR
         )
+        begin_from(p, config.pretrained, "sean", self.models)
         self.perceptual = self._perceptual()
         self.train = p.loader(
             data.train, config.batch_size, shuffle=True, seed=config.seed, workers=config.workers

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 
 from zoo.checkpoint import MANIFEST, read_checkpoint
 from zoo.models.vit.arch import create_vit
-from zoo.weights_file import read_weights_file
-from zoo_datasets.errors import InputError, listed
-
-# What published checkpoints keep weights under, and what wrappers put before their names.
-_NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.")
+from zoo.weights_file import read_weights
+from zoo_datasets.errors import InputError
 
 
 def fresh_net(arch: str, args: Mapping[str, Any], seed: int) -> nn.Module:
@@ -56,28 +52,6 @@ def pretrained_net(
         if not fits:
             weights |= own
     return _fitted(arch, args, weights, path)
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name.
-
-    Nested keys ("state_dict", "model" and their averages) are followed, prefixes of wrappers taken off.
-
-    Raises:
-        InputError: no such file, damaged, or with more than tensors and plain containers in it.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file of weights")
-    found = read_weights_file(path)
-    for key in _NESTED:
-        while isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping):
-        raise InputError(f"{path}: holds no weights by name")
-    weights = {_plain(str(name)): value for name, value in found.items() if isinstance(value, Tensor)}
-    if not weights:
-        raise InputError(f"{path}: holds no weights; its keys are {listed([str(key) for key in found])}")
-    return weights
 
 
 def _read_source(path: Path) -> tuple[dict[str, Tensor], list[str] | None]:
@@ -132,9 +106,3 @@ def _fitted(arch: str, args: Mapping[str, Any], weights: Mapping[str, Tensor], p
 def _heads(net: nn.Module) -> tuple[str, ...]:
     classifier = net.pretrained_cfg["classifier"]  # type: ignore[index]
     return (classifier,) if isinstance(classifier, str) else tuple(classifier)
-
-
-def _plain(name: str) -> str:
-    for prefix in _PREFIXES * 2:  # in either order
-        name = name.removeprefix(prefix)
-    return name

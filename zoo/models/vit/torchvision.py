@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zoo.models.vit.arch import create_vit
 from zoo.models.vit.config import ViTConfig
-from zoo.models.vit.pretrained import read_weights
+from zoo.weights_file import read_weights
 from zoo_datasets.errors import InputError, listed
 
 # (width, patch) -> timm's name of the same net. Heads cannot be read from weights: they are what torchvision has.
