@@ -52,11 +52,12 @@ def test_an_exception_anywhere_is_the_first_and_only_one(place: str, tmp_path: P
 
 
 @pytest.mark.usefixtures("temporary")
-def test_a_killed_rank_is_named_with_the_last_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_a_killed_rank_is_named_with_the_last_steps(spec: str, tmp_path: Path) -> None:
     with pytest.raises(
         RankError, match=r"^rank 1 of 2 was killed by SIGKILL .*\(steps finished: .*rank 1: 2\)"
     ):
-        launch(job, "fsdp", tmp_path, "step", "kill", 2, nproc=2)
+        launch(job, spec, tmp_path, "step", "kill", 2, nproc=2)
     assert ended(tmp_path)
     assert any(file.name.startswith("worker") for file in tmp_path.iterdir())
 
