@@ -298,6 +298,7 @@ def serve() -> None:
     # Where multiprocessing keeps the sockets of this process and its children: gone with the folder if they are killed.
     multiprocessing.current_process()._config["tempdir"] = str(payload.parent)  # type: ignore[attr-defined]
     _end_with_parent(alive, payload.parent)
+    _keep_from_forks(report)
     error, text, value = b"", None, b""
     try:
         value = pickle.dumps(_work(payload, rank, size))
@@ -326,6 +327,17 @@ def _work(payload: Path, rank: int, size: int) -> Any:
     registry.adopt(entries)
     values = take_part(main, args, turns, Place(rank, size, rank, f"file:{payload.parent}", 0, "launch"))
     return values if rank == 0 else None
+
+
+def _keep_from_forks(report: int) -> None:
+    """The pipe closes when this process ends: a loader's workers would hold it for the 5 s until they notice that."""
+    held = [report]
+
+    def drop() -> None:
+        if held:  # a worker's own child has it no more, and maybe another file by that number
+            os.close(held.pop())
+
+    os.register_at_fork(after_in_child=drop)
 
 
 def _end_with_parent(alive: int, folder: Path) -> None:

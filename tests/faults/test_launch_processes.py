@@ -164,6 +164,35 @@ def test_a_value_that_does_not_pickle_is_an_error() -> None:
         launch(no_value, "single", in_place=False)
 
 
+FORKS = """
+import os, sys
+from parallel.processes import _keep_from_forks
+
+read, write = os.pipe()
+_keep_from_forks(write)
+if os.fork() == 0:
+    try:
+        os.fstat(write)
+    except OSError:
+        again = os.open(os.devnull, os.O_RDONLY)
+        assert again == write  # the number is free for another file
+        if os.fork() == 0:
+            os.fstat(again)
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    os._exit(1)
+os.fstat(write)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_ranks_pipe_is_not_kept_open_by_what_it_forks() -> None:
+    """A killed rank is known by its pipe's end, and its loader's workers live on for seconds."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "datasets")])}
+    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # Neighbours
 
 
