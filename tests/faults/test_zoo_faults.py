@@ -157,6 +157,18 @@ def test_a_crash_restarts_from_the_last_checkpoint(
 
 
 def test_restarts_come_to_an_end(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import unlucky
+
+    monkeypatch.setenv("UNLUCKY", "/nowhere/happened")  # so that it happens each time
+    monkeypatch.setattr(train, "model_of", lambda *_: unlucky.ENTRY)
+    argv = ["train", "toy", "--steps", "9", "--data", "raise 2", "--out", "run", "--max-restarts", "1"]
+    assert main(argv) == 1
+    assert capfd.readouterr().err.count("restarts are left") == 1
+
+
+def test_each_restart_goes_on_and_is_counted(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[str | None] = []
 
     def crash(main: object, config: Any, *args: object, **options: object) -> None:
