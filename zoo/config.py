@@ -18,11 +18,13 @@ flag ``--known-outliers`` and the key ``known_outliers`` (or with a dash). A tup
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from zoo_datasets.errors import InputError
+
+NO_WEIGHTS = "none"  # given for ``pretrained``: a training begins with weights drawn anew
 
 
 class OptionError(InputError):
@@ -167,6 +169,10 @@ class TrainConfig(LaunchConfig):
         names = ("precision", "accumulate", "compile", "local_batchnorm", "on_nan", "timeout")
         return super().launch_options() | {name: getattr(self, name) for name in names}
 
+    def going_on(self) -> TrainConfig:
+        """The options of a training that goes on from its own checkpoint."""
+        return self
+
     def save_interval(self) -> tuple[int, str]:
         """How often to save: a number and "epochs", "steps" or "minutes"; (0, "") for at the end only."""
         if not self.save_every:
@@ -184,3 +190,14 @@ class TrainConfig(LaunchConfig):
             return self.steps
         assert self.epochs is not None
         return self.epochs * steps_per_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedConfig(TrainConfig):
+    """The options of a model whose training may begin with weights; see :func:`zoo.pretrained.begin_from`."""
+
+    pretrained: str = NO_WEIGHTS
+    """weights to begin from: none, a run or checkpoint, or a file of weights (in a GAN the generator's)"""
+
+    def going_on(self) -> TrainConfig:
+        return replace(self, pretrained=NO_WEIGHTS)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from zoo.checkpoint import read_checkpoint
-from zoo.config import TrainConfig
+from zoo.checkpoint import MANIFEST, Checkpoint, read_checkpoint
+from zoo.config import NO_WEIGHTS
 from zoo.weights_file import read_weights
 from zoo_datasets.errors import InputError
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zoo")
 
-NONE = "none"
 _MOST = 300  # characters of what does not fit
 
 
@@ -28,14 +26,14 @@ def begin_from(p: Parallel, source: str, model: str, nets: Mapping[str, nn.Modul
     """Loads weights into wrapped nets that have neither optimizer nor average yet; called on every rank.
 
     Args:
-        source: ``NONE``; a run or a checkpoint of the same model, whose averaged weights count where it has such; or a
+        source: ``NO_WEIGHTS``; a run or a checkpoint of the same model, its averaged weights where it has such; or a
             file of weights, safetensors or what ``torch.save`` wrote of a state dict, for the first of the nets.
         nets: by the names that checkpoints keep them under. What the source lacks begins anew, and is named.
 
     Raises:
         InputError: it is not there, cannot be read, is of another model, or does not fit; says which tensors.
     """
-    if source == NONE:
+    if source == NO_WEIGHTS:
         return
     found = _read(Path(source), model, list(nets)) if p.is_main else {}
     names: list[str] = p.broadcast(list(found))
@@ -54,10 +52,18 @@ def begin_from(p: Parallel, source: str, model: str, nets: Mapping[str, nn.Modul
             ) from None
 
 
-def goes_on(config: TrainConfig) -> TrainConfig:
-    """The options of a training whose weights come from its own checkpoint: it needs no others."""
-    none: dict[str, Any] = {"pretrained": NONE}
-    return replace(config, **none) if hasattr(config, "pretrained") else config
+def pretrained_run(path: Path, model: str) -> Checkpoint:
+    """The checkpoint of a run of this model.
+
+    Raises:
+        InputError: there is none, it is damaged, or of another model.
+    """
+    checkpoint = read_checkpoint(path)
+    if checkpoint.entry.name != model:
+        raise InputError(
+            f"--pretrained {path}: a run of {checkpoint.entry.name}, not of {model} ({MANIFEST})"
+        )
+    return checkpoint
 
 
 def _read(path: Path, model: str, names: list[str]) -> dict[str, dict[str, Tensor]]:
@@ -65,8 +71,6 @@ def _read(path: Path, model: str, names: list[str]) -> dict[str, dict[str, Tenso
     first, *others = names
     if not path.is_dir():
         return {first: read_weights(path)}
-    checkpoint = read_checkpoint(path)
-    if checkpoint.entry.name != model:
-        raise InputError(f"--pretrained {path}: a run of {checkpoint.entry.name}, not of {model}")
+    checkpoint = pretrained_run(path, model)
     found = {name: checkpoint.weights_of(name) for name in others}
     return {first: checkpoint.weights()} | {name: state for name, state in found.items() if state is not None}

@@ -57,11 +57,10 @@ def train(p: Parallel, entry: ModelEntry, config: TrainConfig) -> dict[str, Any]
         CheckpointError: there is no good checkpoint to go on from.
         SaveError: a checkpoint cannot be written.
     """
-    from zoo.pretrained import goes_on
     from zoo.trainer import fit
 
     sources: list[Path] = p.broadcast(sources_of(config) if p.is_main else None)
-    trainer: Trainer[Any] = entry.load("trainer")(p, goes_on(config) if sources else config)
+    trainer: Trainer[Any] = entry.load("trainer")(p, config.going_on() if sources else config)
     run = RunRecorder(entry.name, config, p) if p.is_main else None
     keeper = FolderKeeper(p, entry.name, config, sources, run)
     with run or nullcontext():
@@ -151,9 +150,7 @@ def keep_metrics(file: Path, steps: int, evaluation_due: bool = False) -> None:
     """
     if not file.exists():
         return
-    evaluates_again = (
-        evaluation_due or steps == 0
-    )  # a run that begins again evaluates before its first step again
+    evaluates_again = evaluation_due or steps == 0  # before its first step, where a run begins again
     kept = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
         if not line.endswith("\n"):

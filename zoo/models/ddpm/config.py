@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from zoo.config import SampleConfig, TrainConfig, require
+from zoo.config import PretrainedConfig, SampleConfig, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPMConfig(TrainConfig):
+class DDPMConfig(PretrainedConfig):
     """3,000 steps of 1,024 vectors. The published toy is ``--lr 1e-4 --ema 0 --initial-weights torch``."""
 
     default_epochs: ClassVar[int] = 30
@@ -34,8 +34,6 @@ class DDPMConfig(TrainConfig):
     """units of a hidden layer"""
     initial_weights: Literal["he", "torch"] = "he"
     """he draws for ReLU layers (He et al. 2015), torch leaves nn.Linear's own"""
-    pretrained: str = "none"
-    """weights to begin from: none, a run or checkpoint, or a file of weights"""
     time_embedding: int = 0
     """sines and cosines that tell the network the time; 0 gives it t / T as a number"""
     diffusion_steps: int = 1000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from zoo.config import TrainConfig, require
+from zoo.config import PretrainedConfig, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevNetConfig(TrainConfig):
+class DevNetConfig(PretrainedConfig):
     """The official code's defaults, but that no label is taken away unless asked for."""
 
     default_epochs: ClassVar[int] = 50
@@ -20,8 +20,6 @@ class DevNetConfig(TrainConfig):
     """label column of --data; class, label, target or y unless given"""
     network_depth: Literal[1, 2, 4] = 2
     """1 is linear, 2 has a hidden layer of 20 units, 4 has three of 1000, 250 and 20"""
-    pretrained: str = "none"
-    """weights to begin from: none, a run or checkpoint, or a file of weights"""
     known_outliers: int | None = None
     """labelled anomalies to train on at most, drawn at random; the others are left out; all unless given"""
     contamination: float = 0.0

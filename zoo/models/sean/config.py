@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from zoo.config import TrainConfig, require
+from zoo.config import PretrainedConfig, require
 from zoo_datasets.errors import InputError
 
 UPSAMPLINGS = (5, 6, 7)
@@ -53,7 +53,7 @@ class SeanConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeanTrainConfig(TrainConfig):
+class SeanTrainConfig(PretrainedConfig):
     """Sizes for two CPU cores. The paper's are ``--image-size 256 --filters 64 --style-length 512 --lr 2e-4``."""
 
     default_epochs: ClassVar[int] = 1
@@ -78,8 +78,6 @@ class SeanTrainConfig(TrainConfig):
     """how often the generator doubles its resolution"""
     discriminator_filters: int = 16
     """channels of the discriminator's first layer"""
-    pretrained: str = "none"
-    """weights to begin from: none, a run or checkpoint, or a file of the generator's weights"""
     batch_size: int = 4
     """images of a global batch, whatever the number of ranks"""
     lr: float = 1e-3

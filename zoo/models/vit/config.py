@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zoo.config import TrainConfig, require
+from zoo.config import PretrainedConfig, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(TrainConfig):
+class ViTConfig(PretrainedConfig):
     """Defaults that suit small images and random weights."""
 
     default_epochs: ClassVar[int] = 30

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.checkpoint import MANIFEST, read_checkpoint
+from zoo.config import NO_WEIGHTS
 from zoo.models.vit.arch import create_vit
+from zoo.pretrained import pretrained_run
 from zoo.weights_file import read_weights
 from zoo_datasets.errors import InputError
 
@@ -38,7 +39,7 @@ def pretrained_net(
         InputError: no such file, damaged, or weights of another architecture; names what does not fit.
     """
     net = fresh_net(arch, args, seed)
-    if source == "none" or torch.get_default_device().type == "meta":  # only the shape is asked for
+    if source == NO_WEIGHTS or torch.get_default_device().type == "meta":  # only the shape is asked for
         return net
     if source == "hub":
         return _from_hub(arch, args, seed)
@@ -58,9 +59,7 @@ def _read_source(path: Path) -> tuple[dict[str, Tensor], list[str] | None]:
     """Weights, and the classes they were trained for where a run says so."""
     if not path.is_dir():
         return read_weights(path), None
-    checkpoint = read_checkpoint(path)
-    if checkpoint.entry.name != "vit":
-        raise InputError(f"--pretrained {path}: a run of {checkpoint.entry.name}, not of vit ({MANIFEST})")
+    checkpoint = pretrained_run(path, "vit")
     return checkpoint.weights(), checkpoint.description["classes"]
 
 
