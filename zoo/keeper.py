@@ -30,8 +30,8 @@ class SaveError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a training begins: steps done already, the best evaluation of them, whether one is still to come."""
+class Reached:
+    """How far a training is: steps done, the best evaluation, whether the one after these steps is still to come."""
 
     step: int = 0
     best: Record | None = None
@@ -41,23 +41,19 @@ class Start:
 class Keeper:
     """Called by :func:`zoo.trainer.fit` on every rank. The base class saves nothing, as in training in memory."""
 
-    def restore(self, trainer: Trainer[Any]) -> Start:
+    def restore(self, trainer: Trainer[Any]) -> Reached:
         """Fills the built trainer's state, if there is something to go on from."""
-        return Start()
+        return Reached()
 
-    def due(self, step: int, epoch: int, ends_epoch: bool, is_best: bool) -> bool:
+    def improved(self, step: int) -> None:
+        """The evaluation after this step is the best so far."""
+
+    def due(self, step: int, epoch: int, ends_epoch: bool) -> bool:
         """Called after each step (and its evaluation): whether to save now. The same on every rank."""
         return False
 
-    def save(
-        self,
-        trainer: Trainer[Any],
-        step: int,
-        metrics: Mapping[str, float],
-        best: Record | None,
-        evaluation_due: bool,
-    ) -> None:
-        """Saves; ``evaluation_due`` if the one after this step was interrupted, so that a run from here makes it."""
+    def save(self, trainer: Trainer[Any], reached: Reached, metrics: Mapping[str, float]) -> None:
+        """Saves, so that :meth:`restore` finds it; ``metrics`` are of the evaluation after the last step."""
 
     @property
     def stop(self) -> int:
@@ -94,7 +90,7 @@ class FolderKeeper(Keeper):
         self._notice: Notice | None = None
         self._pruned = True
 
-    def restore(self, trainer: Trainer[Any]) -> Start:
+    def restore(self, trainer: Trainer[Any]) -> Reached:
         problem: CheckpointError | None = None
         for source in self.sources:
             try:
@@ -108,22 +104,24 @@ class FolderKeeper(Keeper):
                 problem = error
                 break
             best = extra["best"]
-            start = Start(extra["step"], Record(**best) if best else None, extra.get("evaluation_due", False))
-            self._best = start.best.step if start.best else None
+            due = extra.get("evaluation_due", False)
+            reached = Reached(extra["step"], Record(**best) if best else None, due)
+            self._best = reached.best.step if reached.best else None
             self.last = source
             if self.p.is_main:
-                log.info("going on from %s, after step %d", source, start.step)
-            return start
+                log.info("going on from %s, after step %d", source, reached.step)
+            return reached
         if problem is not None:
             found = self.p.broadcast(offer(self.sources[0]) if self.p.is_main else None)
             raise CheckpointError(f"{problem}{found}")
-        return Start()
+        return Reached()
 
-    def due(self, step: int, epoch: int, ends_epoch: bool, is_best: bool) -> bool:
+    def improved(self, step: int) -> None:
+        self._best = step
+
+    def due(self, step: int, epoch: int, ends_epoch: bool) -> bool:
         notice = self._notice = self.p.notice()
-        if is_best:
-            self._best = step
-        due = notice.save or bool(notice.stop) or (is_best and self.config.keep_best)
+        due = notice.save or bool(notice.stop) or (self.config.keep_best and self._best == step)
         if self._unit == "steps":
             due |= step % self._every == 0
         elif self._unit == "epochs":
@@ -138,18 +136,11 @@ class FolderKeeper(Keeper):
     def stop(self) -> int:
         return self._notice.stop if self._notice is not None else 0
 
-    def save(
-        self,
-        trainer: Trainer[Any],
-        step: int,
-        metrics: Mapping[str, float],
-        best: Record | None,
-        evaluation_due: bool,
-    ) -> None:
+    def save(self, trainer: Trainer[Any], reached: Reached, metrics: Mapping[str, float]) -> None:
         if self.folder is None:
             self.folder = self.p.broadcast(self.recorder.folder if self.recorder else None)
             assert self.folder is not None
-        target = step_folder(self.folder, step)
+        target = step_folder(self.folder, reached.step)
         if target == self.last:  # nothing has happened since
             return
         self._finish_last()
@@ -157,12 +148,12 @@ class FolderKeeper(Keeper):
             clear(target)
         extra = extra_of(
             self.model,
-            step,
+            reached.step,
             self.config,
             trainer.describe(),
             metrics,
-            best.to_dict() if best else None,
-            evaluation_due,
+            reached.best.to_dict() if reached.best else None,
+            reached.evaluation_due,
         )
         try:
             self.p.save(target, **state_of(trainer), extra=extra, background=self.config.async_save)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from parallel.interface import Parallel, StepInfo
 from parallel.signals import StoppedError
 from zoo.config import TrainConfig
-from zoo.keeper import Keeper
+from zoo.keeper import Keeper, Reached
 from zoo.picture import Picture
 from zoo.recorder import Record, Recorder
 from zoo.table import Rows as Rows
@@ -190,25 +190,24 @@ def fit(trainer: Trainer[Any], recorder: Recorder | None = None, keeper: Keeper 
             recorder.steps(_summed(p, pending))
             pending.clear()
 
-    def measure(step: int, epoch: int) -> tuple[Evaluation | None, bool]:
-        """Evaluates; whether this is the best so far."""
+    def measure(step: int, epoch: int) -> Evaluation | None:
+        """Evaluates, and says so."""
         nonlocal best
         found = evaluate(trainer)
-        if found is None:
-            return None, False
-        record = Record(step, epoch, found.metrics)
-        recorder.evaluation(record)
-        best = _better(trainer, best, record)
-        return found, best is record
+        if found is not None:
+            record = Record(step, epoch, found.metrics)
+            recorder.evaluation(record)
+            best = _better(trainer, best, record)
+            if best is record:
+                keeper.improved(step)
+        return found
 
     if step == 0 and trainer.evaluates_start:
         untrained = evaluate(trainer)
         if untrained is not None:
             recorder.evaluation(Record(0, 0, untrained.metrics))
     if start.evaluation_due:
-        epoch = trainer.train.epoch + 1
-        evaluation, improved = measure(step, epoch)
-        keeper.due(step, epoch, False, improved)  # it is saved already; the best is to stay
+        evaluation = measure(step, trainer.train.epoch + 1)
 
     for batch in _batches(trainer.train, total - step):
         numbers = trainer.step(batch)
@@ -217,19 +216,19 @@ def fit(trainer: Trainer[Any], recorder: Recorder | None = None, keeper: Keeper 
         pending.append((step, epoch, numbers))
         recorder.tick(step)
         ends_epoch = trainer.train.batches_done == per_epoch
-        evaluation, improved = None, False
+        evaluation = None
         if step == total or (ends_epoch and config.eval_every and epoch % config.eval_every == 0):
             tell()
             try:
                 with p.interruptible():
-                    evaluation, improved = measure(step, epoch)
+                    evaluation = measure(step, epoch)
             except StoppedError:
                 is_due = True
         elif len(pending) == config.log_every:
             tell()
-        if keeper.due(step, epoch, ends_epoch, improved) or step == total:
+        if keeper.due(step, epoch, ends_epoch) or step == total:
             tell()  # a run that goes on from here has the numbers up to here
-            keeper.save(trainer, step, evaluation.metrics if evaluation else {}, best, is_due)
+            keeper.save(trainer, Reached(step, best, is_due), evaluation.metrics if evaluation else {})
         if keeper.stop:
             break
     if evaluation is None and step == total == start.step:  # the run was done already
