@@ -42,10 +42,13 @@ def read_weights_file(path: Path) -> Any:
         ) from None
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, wanted: str = "a saved state_dict") -> dict[str, Tensor]:
     """The tensors of a file by name.
 
     Nested keys ("state_dict", "model" and their averages) are followed, prefixes of wrappers taken off.
+
+    Args:
+        wanted: what to give, for messages.
 
     Raises:
         InputError: no such file, damaged, or with more than tensors and plain containers in it.
@@ -53,16 +56,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     from torch import Tensor
 
     if not path.is_file():
-        raise InputError(f"{path}: no such file of weights")
+        raise InputError(f"{path}: no such file of weights; give {wanted}")
     found = read_weights_file(path)
     for key in _NESTED:
         while isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
-    if not isinstance(found, Mapping):
-        raise InputError(f"{path}: holds no weights by name")
-    weights = {_plain(str(name)): value for name, value in found.items() if isinstance(value, Tensor)}
-    if not weights:
-        raise InputError(f"{path}: holds no weights; its keys are {listed([str(key) for key in found])}")
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InputError(f"{path}: holds no weights by name; give {wanted}")
+    weights = {_plain(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    if found and not weights:
+        raise InputError(f"{path}: holds no weights; its keys are {listed(list(found))}; give {wanted}")
     return weights
 
 

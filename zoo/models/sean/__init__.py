@@ -12,7 +12,7 @@ config.py         the options
 trainer.py        the training, over any strategy
 metrics.py        how near a reconstruction is; report.py  pictures of it
 styles.py sampling.py sample_config.py    style transfer, and the options of `zoo sample`; pictures.py  grids
-convert.py        official checkpoints, in and out; files.py  reading what others made
+convert.py        official checkpoints, in and out
 
 Nothing heavy is imported here, so that listing models costs no import of torch.
 """

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from zoo.checkpoint import Checkpoint
 from zoo.models.sean.config import SeanConfig, SeanTrainConfig
 from zoo.models.sean.discriminator import Discriminator
-from zoo.models.sean.files import read_weights
 from zoo.models.sean.generator import Generator
 from zoo.table import check_new
+from zoo.weights_file import read_weights
 from zoo_datasets.errors import InputError
 from zoo_datasets.segmented import MapFormat
 

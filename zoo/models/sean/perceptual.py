@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from zoo.models.sean.files import read_weights
 from zoo.models.sean.loss import sample_mean
+from zoo.weights_file import read_weights
 from zoo_datasets.errors import InputError
 
 PERCEPTUAL_WEIGHT = 10.0  # Zhu et al. 2020, section 3.3
