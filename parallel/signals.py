@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -126,3 +128,42 @@ class Agreement:
         highest = torch.tensor(values, dtype=torch.float64, device=self._device)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self._group)
         return highest.tolist()
+
+
+class Listener:
+    """What signals ask of a run, on each rank of it; see :meth:`parallel.Parallel.notice` and ``interruptible``."""
+
+    def __init__(self, group: Group, device: torch.device, is_first: bool) -> None:
+        self._ranks = group, device, is_first
+        self._signals = Signals()
+        self._steps: Agreement | None = None
+        self._batches: Agreement | None = None  # while loaders are interruptible
+
+    def notice(self) -> Notice:
+        if self._steps is None:
+            self._signals.listen()
+            self._steps = Agreement(self._signals, *self._ranks)
+        return self._steps.notice()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        # Batches of an evaluation take another time than steps: an agreement of their own settles how often to ask.
+        self._batches = Agreement(self._signals, *self._ranks)
+        try:
+            yield
+        finally:
+            self._batches = None
+
+    def after_batch(self) -> None:
+        """Called after each batch of a loader."""
+        if self._batches is None or self._steps is None:
+            return
+        asked = self._batches.notice()
+        self._signals.save |= asked.save  # for the next notice(), which saves
+        if asked.stop:
+            self._steps.hurry()
+            raise StoppedError
+
+    def close(self) -> None:
+        """Signals do again what they did before."""
+        self._signals.deafen()

@@ -34,7 +34,7 @@ from parallel.plan import Plan
 from parallel.progress import Progress
 from parallel.refusals import BATCHNORM_IN_REPLICAS, BATCHNORM_OVER_PARTS, COMPILED_REPLICAS
 from parallel.shared import refuse_shared
-from parallel.signals import Agreement, Notice, Signals, StoppedError
+from parallel.signals import Listener, Notice
 from parallel.spectral import SpectralNorms
 
 _AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
@@ -75,9 +75,7 @@ class Strategy(Parallel):
         self.compile = compile
         self.on_nan = on_nan
         self._progress = progress
-        self._signals = Signals()
-        self._agreement: Agreement | None = None
-        self._heeded: Agreement | None = None  # while loaders are interruptible
+        self._listener = Listener(world.all, world.device, self.is_main)
         self._dtype = torch.float64 if precision == "fp64" else torch.float32
         self._nets: list[Net] = []
         self._optimizers: list[Optimizer] = []
@@ -191,7 +189,7 @@ class Strategy(Parallel):
             drop_last=drop_last,
             workers=workers,
             before_epoch=self._check_tail,
-            after_batch=self._heed,
+            after_batch=self._listener.after_batch,
         )
         check_lengths(loader, self.world)
         return loader
@@ -270,29 +268,10 @@ class Strategy(Parallel):
         return info
 
     def notice(self) -> Notice:
-        if self._agreement is None:
-            self._signals.listen()
-            self._agreement = Agreement(self._signals, self.world.all, self.device, self.is_main)
-        return self._agreement.notice()
+        return self._listener.notice()
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        # Batches of an evaluation take another time than steps: an agreement of their own settles how often to ask.
-        self._heeded = Agreement(self._signals, self.world.all, self.device, self.is_main)
-        try:
-            yield
-        finally:
-            self._heeded = None
-
-    def _heed(self) -> None:
-        """After each batch of a loader."""
-        if self._heeded is None or self._agreement is None:
-            return
-        asked = self._heeded.notice()
-        self._signals.save |= asked.save  # for the next notice(), which saves
-        if asked.stop:
-            self._agreement.hurry()
-            raise StoppedError
+    def interruptible(self) -> AbstractContextManager[None]:
+        return self._listener.interruptible()
 
     @contextmanager
     def frozen(self, *nets: nn.Module) -> Iterator[None]:
@@ -383,7 +362,7 @@ class Strategy(Parallel):
         return count_traffic()
 
     def close(self) -> None:
-        self._signals.deafen()
+        self._listener.close()
         self._saver.close()
         for engine in self.engines:
             engine.close()
