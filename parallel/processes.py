@@ -77,7 +77,9 @@ class Ranks:
         if not os.path.isfile(prepared.get("init_main_from_path", __file__)):  # "<stdin>"
             del prepared["init_main_from_path"]
         try:
-            packed = _packed((registry.entries(), *work), has_main=len(prepared.keys() & _MAINS) > 0)
+            packed = io.BytesIO()
+            pickler = pickle.Pickler if prepared.keys() & _MAINS else _WithoutMain
+            pickler(packed).dump((registry.entries(), *work))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ParallelError(
                 f"the function to launch and its arguments must pickle, since {self.size} new processes run them: "
@@ -87,7 +89,7 @@ class Ranks:
         with tempfile.TemporaryDirectory(prefix="parallel-") as folder, self._passing_signals():
             self._folder = Path(folder)
             payload = self._folder / "payload"
-            payload.write_bytes(pickle.dumps((prepared, packed)))
+            payload.write_bytes(pickle.dumps((prepared, packed.getvalue())))
             try:
                 for rank in range(self.size):
                     self._start(rank, payload, alive)
@@ -250,29 +252,16 @@ class Ranks:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _packed(work: Any, has_main: bool) -> bytes:
-    """The work as a pickle; ``has_main`` if the ranks can import this process's ``__main__``.
+class _WithoutMain(pickle.Pickler):
+    """Pickles what is of a module, since this process's ``__main__`` is none that the ranks can import."""
 
-    Raises:
-        ParallelError: it refers to what only this process has.
-    """
-
-    class Packer(pickle.Pickler):
-        def reducer_override(self, value: Any) -> Any:
-            if (
-                not has_main
-                and getattr(value, "__module__", None) == "__main__"
-                and hasattr(value, "__qualname__")
-            ):
-                raise ParallelError(
-                    f"{value.__qualname__} is of a notebook, or of no file, and each rank must import it: put it in a "
-                    "module, or train on one rank, in place"
-                )
-            return NotImplemented
-
-    buffer = io.BytesIO()
-    Packer(buffer).dump(work)
-    return buffer.getvalue()
+    def reducer_override(self, value: Any) -> Any:
+        if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+            raise ParallelError(
+                f"{value.__qualname__} is of a notebook, or of no file, and each rank must import it: put it in a "
+                "module, or train on one rank, in place"
+            )
+        return NotImplemented
 
 
 def refuse_within_main() -> None:
