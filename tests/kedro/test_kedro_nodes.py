@@ -1,13 +1,9 @@
-"""Options, handed-over data and factories: what a node makes of what the catalog gives it."""
+"""Handed-over data, functions and factories: what a node makes of what the catalog gives it."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import shutil
-import subprocess
-import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -21,14 +17,9 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
-from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
-from kedro.pipeline import Pipeline
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from parallel.errors import ParallelError
-from zoo import registry
 from zoo.config import LaunchConfig
 from zoo.integrations.kedro import functions, hooks, nodes, options, pipelines
 from zoo.integrations.kedro.handover import handing_over
@@ -36,8 +27,6 @@ from zoo_datasets import load_tabular, read_table
 from zoo_datasets.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-KEDROS_WARNINGS = pytest.mark.filterwarnings("ignore")  # what Kedro warns itself of is not ours to mend
-DEVNET = registry.get("devnet")
 
 
 def frame(rows: int = 40) -> pd.DataFrame:
@@ -48,117 +37,6 @@ def frame(rows: int = 40) -> pd.DataFrame:
 
 def handed_over(names: dict[str, str]) -> Any:
     return handing_over(names, LaunchConfig())
-
-
-def train_config(defaults: Any = (), keywords: Any = (), parameters: Any = (), has_data: bool = True) -> Any:
-    layers = map(dict, (defaults, keywords, parameters))
-    return options.train_config(DEVNET, *layers, "params:training", has_data)
-
-
-# Options
-
-
-def test_parameters_overrule_keywords_and_these_the_projects_defaults() -> None:
-    defaults = {"parallel": "ddp", "nproc": 2, "precision": "fp64"}
-    config = train_config(defaults, {"nproc": 3, "epochs": 7}, {"nproc": 4, "batch-size": 16})
-    assert (config.parallel, config.nproc, config.precision) == ("ddp", 4, "fp64")
-    assert (config.epochs, config.batch_size) == (7, 16)
-    assert train_config({}, {"epochs": 7}, {"steps": 5}).epochs is None
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"parameters": {"batch_sise": 4}},
-            "params:training: unknown key 'batch_sise'; did you mean batch_size?",
-        ),
-        (
-            {"parameters": {"batch_size": "many"}},
-            "params:training, key batch_size: must be a whole number, not 'many'",
-        ),
-        ({"parameters": {"seed": -1}}, "params:training, key seed: must be from 0 to 2**63 - 1, not -1"),
-        (
-            {"parameters": {"data": "x.csv"}},
-            "params:training, key data: leave it out: an input of the node gives it",
-        ),
-        ({"parameters": [1]}, "params:training: must hold options by name, not '[1]'"),
-        ({"keywords": {"nproc": 0}}, "the node's keywords, key nproc: must be at least 1, not 0"),
-        ({"defaults": {"nproc": 0}}, "zoo.yml or params:zoo, key nproc: must be at least 1, not 0"),
-        (
-            {"defaults": {"seed": 0}},
-            "zoo.yml or params:zoo: unknown key 'seed'; there are: parallel, nproc, tp",
-        ),
-        (
-            {"defaults": {"parallel": "dddp"}},
-            "zoo.yml or params:zoo, key parallel: unknown strategy 'dddp'; did you mean",
-        ),
-        (
-            {"defaults": {"parallel": "dddp"}, "parameters": {"parallel": "ddp+fsdp"}},
-            "params:training, key parallel: strategy 'ddp+fsdp': a combination",
-        ),
-        ({"parameters": {"max_restarts": 1}}, "params:training, key max_restarts: leave it out"),
-    ],
-)
-def test_a_wrong_option_is_named_where_it_was_given(given: dict[str, Any], message: str) -> None:
-    everything = {"defaults": {}, "keywords": {}, "parameters": {}} | given
-    with pytest.raises(InputError) as caught:
-        options.train_config(DEVNET, *everything.values(), source="params:training", has_data=True)
-    assert str(caught.value).startswith(message)
-
-
-def test_an_evaluation_takes_of_the_defaults_what_concerns_it() -> None:
-    config = options.launch_config(
-        {"parallel": "ddp", "nproc": 2, "precision": "fp64"}, {}, {"nproc": 3}, "p"
-    )
-    assert (config.parallel, config.nproc) == ("ddp", 3)
-    with pytest.raises(InputError, match="p: unknown key 'epochs'"):
-        options.launch_config({}, {}, {"epochs": 3}, "p")
-
-
-def test_samples_take_the_options_of_the_command(tmp_path: Path) -> None:
-    entry = registry.get("ddpm")
-    config = options.sample_config(
-        entry, {"nproc": 2, "precision": "fp64"}, {"n": 3}, {"seed": 4}, "p", tmp_path
-    )
-    assert (config.run, config.nproc, config.n, config.seed) == (tmp_path, 2, 3, 4)
-    with pytest.raises(InputError, match="p, key output: leave it out"):
-        options.sample_config(entry, {}, {}, {"output": "x.csv"}, "p", tmp_path)
-    with pytest.raises(InputError, match="devnet draws no samples"):
-        options.sample_config(DEVNET, {}, {}, {}, "p", tmp_path)
-
-
-@pytest.mark.parametrize("kind", [InputError, ParallelError])
-def test_messages_speak_of_keys_where_the_command_speaks_of_flags(kind: type[Exception]) -> None:
-    said = "--nproc 2 with --batch-size 3: name the label with --label, not --labels or --help (a--label)"
-    with pytest.raises(kind) as caught, handing_over({}, train_config()) as handover:
-        raise kind(said)
-    expected = (
-        "key nproc 2 with key batch_size 3: name the label with key label, not --labels or --help (a--label)"
-    )
-    assert str(caught.value) == handover.reworded(said) == expected
-
-
-def test_the_training_of_a_nodes_model_has_keys_too() -> None:
-    said = "cat.png: broken; remove it, or train with --batch-size 3 and other --data on --nproc 2"
-    with handing_over({"data": "cats"}, LaunchConfig(), train_config()) as handover:
-        expected = (
-            "cat.png: broken; remove it, or train with key batch_size 3 and other input cats on key nproc 2"
-        )
-        assert handover.reworded(said) == expected
-
-
-def test_every_way_of_running_checks_the_strategy(tmp_path: Path) -> None:
-    wrong = {"parallel": "dddp"}
-    with pytest.raises(InputError, match=r"^p, key parallel: unknown strategy 'dddp'"):
-        options.launch_config({"parallel": "ddp"}, {}, wrong, "p")
-    with pytest.raises(InputError, match=r"^the node's keywords, key parallel: unknown strategy 'dddp'"):
-        options.sample_config(registry.get("ddpm"), {}, wrong, {}, "p", tmp_path)
-
-
-def test_a_refusal_of_the_launcher_names_the_key() -> None:
-    with pytest.raises(ParallelError, match="key nproc 2 with strategy 'single'"):
-        functions.train(None, None, {"nproc": 2, "parallel": "single"}, model="ddpm")
 
 
 # What is handed to the ranks
@@ -364,97 +242,3 @@ def test_the_pages_code_runs() -> None:
         "params:thyroid.zoo",
     }
     assert "suspects" in hospital.outputs()
-
-
-# The hooks
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kept = shutil.ignore_patterns("runs", "__pycache__", "0[2-8]_*")
-    folder = tmp_path_factory.mktemp("conf") / "project"
-    return Path(shutil.copytree(ROOT / "examples" / "kedro-anomaly", folder, ignore=kept))
-
-
-def defaults_in(project: Path, pipeline: Pipeline, **options: Any) -> dict[str, Any]:
-    """What each ``params:...zoo`` of a pipeline is in a session of the project."""
-    bootstrap_project(project)
-    ours = hooks.ZooHooks()
-    with KedroSession.create(project, save_on_close=False, **options) as session:
-        context = session.load_context()
-        ours.after_context_created(context)
-        catalog = context.catalog
-    for _ in range(2):  # it may be registered twice
-        ours.before_pipeline_run(pipeline, catalog)
-    return {name: catalog.load(name) for name in pipeline.inputs() if name.endswith("zoo")}
-
-
-@KEDROS_WARNINGS
-def test_the_environment_decides_the_defaults(project: Path) -> None:
-    pipeline = Pipeline([nodes.train_node()])
-    base = {"parallel": "ddp", "nproc": 2, "precision": "fp32"}
-    assert defaults_in(project, pipeline) == {"params:zoo": base}
-    alone = {"parallel": "single", "nproc": None, "precision": "fp32"}
-    assert defaults_in(project, pipeline, env="single") == {"params:zoo": alone}
-
-
-@KEDROS_WARNINGS
-def test_parameters_overrule_the_defaults_and_namespaces_have_their_own(project: Path) -> None:
-    pipeline = pipelines.anomaly_detection(namespace="east") + pipelines.anomaly_detection()
-    given = {"zoo": {"nproc": 3}, "east": {"zoo": {"parallel": "fsdp"}}}
-    found = defaults_in(project, pipeline, runtime_params=given)
-    assert found == {
-        "params:zoo": {"parallel": "ddp", "nproc": 3, "precision": "fp32"},
-        "params:east.zoo": {"parallel": "fsdp", "nproc": 2, "precision": "fp32"},
-    }
-
-
-@KEDROS_WARNINGS
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"zoo": {"nproc": 0}}, "params:zoo, key nproc: must be at least 1, not 0"),
-        ({"zoo": {"nprok": 2}}, "params:zoo: unknown key 'nprok'; did you mean nproc?"),
-        ({"zoo": 3}, "params:zoo: must hold options by name, not '3'"),
-        ({"zoo": {}, "east": {"zoo": {"nproc": 0}}}, "params:east.zoo, key nproc: must be at least 1, not 0"),
-    ],
-)
-def test_defaults_that_are_no_files_are_not_called_so(given: Any, message: str, project: Path) -> None:
-    pipeline = Pipeline([nodes.train_node()]) + pipelines.anomaly_detection(namespace="east")
-    with pytest.raises(InputError) as caught:
-        defaults_in(project, pipeline, runtime_params=given)
-    assert str(caught.value) == message
-
-
-@KEDROS_WARNINGS
-def test_without_a_zoo_yml_there_are_no_defaults(project: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(project, tmp_path / "project"))
-    for file in copy.glob("conf/*/zoo.yml"):
-        file.unlink()
-    assert defaults_in(copy, Pipeline([nodes.train_node()])) == {"params:zoo": {}}
-
-
-@pytest.mark.parametrize("also_in_settings", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_entry_point_registers_the_hooks(also_in_settings: bool, project: Path, tmp_path: Path) -> None:
-    info = tmp_path / "site/parallel_zoo_hooks-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: parallel-zoo-hooks\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kedro.hooks]\nzoo = zoo.integrations.kedro.hooks:hooks\n")
-    copy = Path(shutil.copytree(project, tmp_path / "project"))
-    if not also_in_settings:
-        (copy / "src/kedro_anomaly/settings.py").write_text("")
-    (copy / "conf/base/zoo.yml").write_text("parallell: ddp\n")
-    code = (
-        "from pathlib import Path\n"
-        "from kedro.framework.session import KedroSession\n"
-        "from kedro.framework.startup import bootstrap_project\n"
-        "bootstrap_project(Path.cwd())\n"
-        "KedroSession.create().load_context()\n"
-    )
-    path = os.pathsep.join(map(str, [info.parent, ROOT, ROOT / "datasets"]))
-    environment = os.environ | {"PYTHONPATH": path, "DO_NOT_TRACK": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=copy, env=environment, capture_output=True, text=True, check=False
-    )
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("InputError: zoo.yml: unknown key 'parallell'; did you mean parallel?")
